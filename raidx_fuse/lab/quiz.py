@@ -23,9 +23,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from raidx_fuse.engine.parity_policies import traditional
 from raidx_fuse.errors import UsageError
+from raidx_fuse.format.regions import PAGE_BYTES
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
+from raidx_fuse.layouts.codes.error_location import locate
 from raidx_fuse.layouts.codes.gf2 import bits
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
@@ -42,7 +46,7 @@ EASY, MEDIUM, HARD = "easy", "medium", "hard"
 LEVELS = (EASY, MEDIUM, HARD)
 STRIPES = {EASY: 4, MEDIUM: 16, HARD: 64}  # that questions are about
 EASY_KINDS = ("place", "parity", "write", "lost")
-WITHOUT_PARITY = ("place", "write", "lost")  # what can be asked about a layout that loses no disk
+WITHOUT_PARITY = ("place", "write", "lost", "rot")  # can be asked where no disk may be lost
 NOT_OF_COPIES = ("place", "parity")  # a chunk has many places, and its copies are no parity
 
 ARRAYS = ("east", "west", "south")
@@ -181,6 +185,83 @@ def degraded(layout: Layout, generator: random.Random, level: str) -> Draft:
     )
 
 
+def suspects(layout: Layout, generator: random.Random, level: str) -> Draft:
+    stripe, wrong, facts, words = _rotten(layout, generator, level)
+    cells = _suspects(layout.code, wrong)
+    violated = sum(bool(mask >> wrong & 1) for mask in layout.code.chain_masks)
+    return Draft(
+        f"{words}, and nothing else. Without checksums: which disks may have the wrong chunk, as "
+        "far as the chains tell?",
+        "disks, rising",
+        facts,
+        _words({int(layout.place(stripe, cell)[0]) for cell in cells}),
+        f"cells {_names(layout.code, cells)} of stripe {stripe} are in the {violated} of its "
+        f"{len(layout.code.chain_masks)} chains that do not hold, and in no other",
+    )
+
+
+def repair(layout: Layout, generator: random.Random, level: str) -> Draft:
+    code = layout.code
+    stripe, wrong, facts, words = _rotten(layout, generator, level)
+    chains = [tuple(_place(code, cell) for cell in bits(mask)) for mask in code.chain_masks]
+    held = [np.array([mask >> wrong & 1], np.uint8) for mask in code.chain_masks]
+    located = locate(chains, held)
+    written: list[int] = [cell for cell in bits(code.all_mask) if _place(code, cell) in located]
+    why = f"the chains locate {_names(code, written)}"
+    if not located:
+        written = [
+            code.data_count + number
+            for number, support in enumerate(code.support)
+            if (support | 1 << code.data_count + number) >> wrong & 1
+        ]
+        why = f"data are taken for right, {_names(code, written)} computed from them"
+        if wrong < code.data_count:
+            why += ": nothing tells of the rot any more"
+    return Draft(
+        f"{words}, and nothing else. Without checksums: which disks does `raidx scrub --repair` "
+        "write to?",
+        "disks, rising",
+        facts,
+        _words({int(layout.place(stripe, CellIndex(cell))[0]) for cell in written}),
+        why,
+    )
+
+
+def rot(layout: Layout, generator: random.Random, level: str) -> Draft:
+    code = layout.code
+    stripe = Stripe(generator.randrange(STRIPES[level]))
+    most = min(code.tolerance + 1, layout.width)
+    columns = generator.sample(range(code.columns), generator.randint(min(2, most), most))
+    pages = generator.sample(range(CHUNK_BYTES // PAGE_BYTES), 2)
+    wrong: dict[int, int] = {}  # page -> mask of cells
+    places = []
+    for column in columns:
+        cell, page = generator.choice(code.column_cells[column]), generator.choice(pages)
+        wrong[page] = wrong.get(page, 0) | 1 << cell
+        disk, chunk = layout.place(stripe, CellIndex(cell))
+        places.append((int(disk), int(chunk), page))
+    places.sort()
+    gone = {
+        cell
+        for mask in wrong.values()
+        for cell in bits(mask & code.data_mask)
+        if not _solvable(code, mask, cell)
+    }
+    if code.is_copies:  # another copy will do
+        whole = [mask for mask in wrong.values() if mask == code.all_mask]
+        gone = {0} if whole else set()
+    told = ", ".join(f"page {page} of chunk {chunk} on disk {disk}" for disk, chunk, page in places)
+    return Draft(
+        f"With checksums: {told} {'is' if len(places) == 1 else 'are'} wrong, all in one stripe. "
+        "Which logical chunks cannot be read whole?",
+        "chunks, rising, or none",
+        {"wrong": places},
+        _words(sorted(layout.logical(stripe, CellIndex(cell)) for cell in gone)) or ("none",),
+        "pages at one place of the chunks count as lost together, and the code gives back those of "
+        f"{code.tolerance} disks",
+    )
+
+
 KINDS: dict[str, Draw] = {
     "place": place,
     "parity": parity,
@@ -189,6 +270,9 @@ KINDS: dict[str, Draw] = {
     "lost": lost,
     "rebuild": rebuild,
     "degraded": degraded,
+    "suspects": suspects,
+    "repair": repair,
+    "rot": rot,
 }
 
 
@@ -210,6 +294,31 @@ def _request(
     if count > 1:
         words = f"chunks {begin} to {begin + count - 1} are"
     return stripe, touched, {"chunk": int(begin), "count": count}, words
+
+
+def _rotten(
+    layout: Layout, generator: random.Random, level: str
+) -> tuple[Stripe, int, dict[str, int], str]:
+    """Return (stripe, cell, facts, words) of a chunk that has rotted."""
+    stripe = Stripe(generator.randrange(STRIPES[level]))
+    cell = generator.choice(list(bits(layout.code.all_mask)))
+    disk, chunk = layout.place(stripe, CellIndex(cell))
+    words = f"Chunk {chunk} on disk {disk} has rotted"
+    return stripe, cell, {"disk": int(disk), "member_chunk": int(chunk)}, words
+
+
+def _suspects(code: Code, wrong: int) -> list[CellIndex]:
+    """Return the cells that would break the same chains as the cell *wrong*."""
+    return [
+        CellIndex(cell)
+        for cell in bits(code.all_mask)
+        if all(mask >> cell & 1 == mask >> wrong & 1 for mask in code.chain_masks)
+    ]
+
+
+def _place(code: Code, cell: int) -> tuple[Role, int]:
+    row, column = code.cells[cell]
+    return Role(column), row
 
 
 def _solvable(code: Code, gone: int, cell: int) -> bool:

@@ -119,6 +119,50 @@ class Slow:
         assert self.disk(stripe, cell[1]) == disk
         return [_shortest(self.name, cell[1])[cell]]
 
+    def _cell_at(self, disk: int, member_chunk: int) -> tuple[int, Cell]:
+        stripe, row = divmod(member_chunk, self.code.rows)
+        return stripe, (row, self.column(stripe, disk))
+
+    def _alike(self, wrong: Cell) -> list[Cell]:
+        """Return the cells whose rot would break the same equations."""
+        cells = set().union(*self.code.equations)
+        broken = [wrong in equation for equation in self.code.equations]
+        return [c for c in cells if [c in e for e in self.code.equations] == broken]
+
+    def suspects(self, disk: int, member_chunk: int) -> list[int]:
+        stripe, wrong = self._cell_at(disk, member_chunk)
+        return sorted({self.disk(stripe, column) for _row, column in self._alike(wrong)})
+
+    def repair(self, disk: int, member_chunk: int) -> list[int]:
+        stripe, wrong = self._cell_at(disk, member_chunk)
+        if len(self._alike(wrong)) == 1:
+            return [disk]
+        if wrong in self.code.data:
+            bit = 1 << self.code.data.index(wrong)
+            parity = [c for c, mix in self.mixed.items() if mix & bit and c not in self.code.data]
+        else:
+            parity = [wrong]
+        return sorted({self.disk(stripe, column) for _row, column in parity})
+
+    def rot(self, wrong: list[tuple[int, int, int]]) -> list[int]:
+        gone = set()
+        for page in {page for _, _, page in wrong}:
+            at = [self._cell_at(disk, chunk) for disk, chunk, each in wrong if each == page]
+            stripe, cells = at[0][0], [cell for _, cell in at]
+            for number, cell in enumerate(self.code.data):
+                if cell in cells and not _in_span(self.code, cells, cell):
+                    gone.add(stripe * len(self.code.data) + number)
+        return sorted(gone)
+
+
+def _in_span(code: SlowCode, gone: list[Cell], cell: Cell) -> bool:
+    """Return whether some sum of equations has *cell* alone of the cells that are *gone*."""
+    sums = {frozenset[Cell]()}
+    for equation in code.equations:
+        mine = frozenset(equation) & frozenset(gone)
+        sums |= {mine ^ other for other in sums}
+    return frozenset({cell}) in sums
+
 
 def _reduced(rows: list[set[Cell]], columns: frozenset[int]) -> list[set[Cell]]:
     """Return sums of *rows*, of which each lost cell that can be a pivot is in one only."""

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 ANSWERS_BYTES_MAX = 1 << 20
 LEVELS = click.Choice(["easy", "medium", "hard"])
 KINDS = click.Choice(
-    ["place", "parity", "write", "pre-reads", "lost", "rebuild", "degraded", "dswap"]
+    [
+        "place",
+        "parity",
+        "write",
+        "pre-reads",
+        "lost",
+        "rebuild",
+        "degraded",
+        "suspects",
+        "repair",
+        "rot",
+        "dswap",
+    ]
 )
 
 
