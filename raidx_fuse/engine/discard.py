@@ -274,16 +274,14 @@ class Discarder:
                 role, offset = context.position(stripe, cell)
                 if role >= 0 and context.member_set.queues[role] is not None:
                     left.setdefault(role, []).append(offset)
-        sums = context.member_set.sums
-        if sums is not None:
-            size = context.chunk_bytes
-            await sums.forget((role, at, (), size) for role in left for at in left[role])
-        zeroed = context.zeros.recorded()
+        zeroed, sums, size = context.zeros.recorded(), context.member_set.sums, context.chunk_bytes
         asked = [role for role in left if role in zeroed or self._can_punch(role)]
-        if not asked:
+        if not asked and sums is None:
             return
         try:
             await context.journal.place_before(context.journal.ring.next_sequence)
+            if sums is not None:  # after the log, which has set sums with what it placed
+                await sums.forget((role, at, (), size) for role in left for at in left[role])
             async with trio.open_nursery() as nursery:
                 for role in asked:
                     nursery.start_soon(self._punch_all, role, left[role], role in zeroed)

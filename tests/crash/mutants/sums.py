@@ -6,7 +6,7 @@ from tests.crash.mutants.mutant import Mutant
 
 SUMS = "raidx_fuse/store/sums.py"
 MEND = "raidx_fuse/engine/write/mend.py"
-TESTS = ("tests/engine/test_sums.py",)
+TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
 LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid5+sums:none:discards", "raid0+sums:none:hangs", "raid5+sums:none:replaces")
@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "discard-keeps-the-sums",
         "raidx_fuse/engine/discard.py",
-        "            await sums.forget((role, at, (), size) for role in left for at in left[role])",
-        "            pass",
+        "await sums.forget((role, at, (), size) for role in left for at in left[role])",
+        "pass",
         "what is not live any more has sums of bytes that are gone",
         ("raid5+sums:partial:discards", "raid0+sums:full:discards", "raid1+sums:none:discards"),
         TESTS,

@@ -1,0 +1,91 @@
+"""Pages that must not be believed, and pages that must not be doubted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.format.create import create_array
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
+from raidx_fuse.members.simulated.model import model_member
+from tests.support.arrays import ram_array
+
+CHUNK = 16 << 10
+PAGE = 4096
+
+
+async def test_what_the_code_gives_back_is_compared_with_the_sum_as_well() -> None:
+    """The parity has rotted and has no sum, as all copies of its table are lost."""
+    members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    content = random.Random(1).randbytes(1 << 20)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        region = array.member_set.config.regions.sums
+        cells = [array.context.position(Stripe(0), CellIndex(cell)) for cell in (0, 3)]
+    parity = int(cells[1][0])
+    for holder in (parity + 1, parity + 2):
+        members[holder % 4].memory[region.offset : region.end] = bytes(region.length)
+    for bit, (role, at) in enumerate(cells):  # unlike: else the code gives back what was read
+        members[role].memory[at + 7] ^= 1 << bit
+    async with open_array(members) as array:
+        with pytest.raises(RaidxError):
+            await array.read(0, PAGE)
+        assert await array.read(PAGE, CHUNK) == content[PAGE : PAGE + CHUNK]
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])
+async def test_a_page_that_is_written_again_and_again_is_never_taken_for_rot(
+    layout: str, width: int
+) -> None:
+    members: list[Member] = [
+        model_member(RamMember(4 << 20, name=f"d{n}"), "hdd", seed=n) for n in range(width)
+    ]
+    await create_array(members, layout, name="slow", now_s=0, chunk_bytes=CHUNK, sums=True)
+    async with open_array(members) as array:
+        await array.set("journal", "none")
+        await array.write(0, bytes(CHUNK))
+        versions = {bytes(PAGE)}
+        writing = 2
+
+        async def write(seed: int) -> None:
+            nonlocal writing
+            rng = random.Random(seed)
+            for _ in range(150):
+                content = rng.randbytes(PAGE)
+                versions.add(content)
+                await array.write(0, content)
+            writing -= 1
+
+        async def read(seed: int) -> None:
+            rng = random.Random(seed)
+            while writing:
+                assert bytes(await array.read(0, PAGE)) in versions
+                await trio.sleep(rng.random() / 200)
+
+        async with trio.open_nursery() as nursery:
+            for seed in range(2):
+                nursery.start_soon(write, seed)
+            for seed in range(4):
+                nursery.start_soon(read, 10 + seed)
+        sums = array.member_set.sums
+        assert sums is not None
+        assert (sums.misfits, sums.healed, sums.wrong_sums) == (0, 0, 0)
+
+
+async def test_what_is_discarded_has_no_sums() -> None:
+    members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    async with open_array(members) as array:
+        await array.write(0, random.Random(1).randbytes(12 * CHUNK))
+        await array.discard(3 * CHUNK, 6 * CHUNK)  # stripes 1 and 2
+        context, sums = array.context, array.member_set.sums
+        assert sums is not None
+        for stripe in range(4):
+            for cell in range(4):
+                role, at = context.position(Stripe(stripe), CellIndex(cell))
+                assert sums.lacks(role, at, PAGE) == (stripe in (1, 2))
