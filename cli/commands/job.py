@@ -64,7 +64,7 @@ def scrub_text(job: Job) -> str:
             f"{plural(found['bytes'], 'byte')} from byte {found['byte_in_chunk']} of the chunk; "
             f"{done}"
         )
-    return "\n".join([*lines, *pages_lines(job["members"])])
+    return "\n".join([*lines, *pages_lines(job.get("members", []))])
 
 
 @verb()
