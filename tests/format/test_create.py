@@ -209,7 +209,11 @@ def test_checksums_have_a_place_that_reads_as_zeros(layout: str, copies: int) ->
         member.memory[:] = noise
     config = create(members, layout, sums=True, uuid_source=numbered(0xA1B2C3D4 << 96))
     regions = config.regions
-    assert config.jobs == {"sums": {"algorithm": 1, "copies": copies, "seed": 0xD4C3B2A1}}
+    tables = [
+        [role, [[(role + 1 + slot) % 4, slot] for slot in range(copies)]] for role in range(4)
+    ]
+    sums = {"algorithm": 1, "copies": copies, "seed": 0xD4C3B2A1, "tables": tables, "given": 4}
+    assert config.jobs == {"sums": sums}
     assert config.needs == ("sums",)
     assert config.settings == {"sums": "on"}
     assert regions.sums.length == copies * regions.sum_table_bytes > 0
