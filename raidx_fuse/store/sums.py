@@ -411,7 +411,8 @@ class Sums:
             log.error("checksums of role %d cannot be read: their pages are not verified", role)
         if newest.any():  # else the memory of the table stays untouched
             self._tables[role][first * ENTRIES : end * ENTRIES] = sums.reshape(-1)
-        pages = newest.reshape(-1, SECTORS_PER_PAGE)
+        # What nobody gives may lie, older, on a member that will be read again: `save_all` before.
+        pages = np.maximum(newest, unknown).reshape(-1, SECTORS_PER_PAGE)
         self._generations[role][first:end] = pages.max(axis=1)
         numbers = np.unique(np.flatnonzero(lacking) // SECTORS_PER_PAGE).tolist()
         self._dirty.update((role, first + number) for number in numbers)
