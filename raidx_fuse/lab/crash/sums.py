@@ -110,6 +110,8 @@ async def check_copies(array: Array, places: Iterable[Place], members: list[Memb
     begin = config.regions.data.offset
     contents: dict[tuple[Role, int, Role], list[int]] = {}
     for stripe, role, at in places:
+        if role >= config.width:
+            continue  # its member has left since
         page = (at - begin) // PAGE_BYTES
         number, entry = divmod(page, SUMS_PER_PAGE)
         found: list[tuple[Role, int]] = []
