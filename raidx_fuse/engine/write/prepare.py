@@ -202,7 +202,8 @@ def _prepare_band(
         role, position = context.position(stripe, output.cell)
         if not output.old and len(output.new) == 1:  # a replica: the request's own data
             content = piece.content(view, output.new[0], low, high)
-            contents[output.cell] = content  # it may have been read, for a lost cell
+            if output.cell in contents:  # it was read, for a lost cell
+                contents[output.cell] = content
             work.writes.append((role, position + low, [content], size))
             continue
         for cell in output.new:
