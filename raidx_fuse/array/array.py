@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.member_changes import member_changes
@@ -148,7 +146,6 @@ class Array:
         self.stale = assembly.stale
         self.was_clean = assembly.config.clean  # False: it had not been closed
         self.warnings: list[str] = list(assembly.warnings)
-        self.switching_sums = trio.Lock()
         self.reader = Reader(context)
         self.writer = Writer(context)
         self.read, self.read_for = self.reader.read, self.reader.read_for

@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
-import trio
-
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.format.configuration.config import MemberRecord
@@ -47,7 +45,6 @@ class RunningArray(ArrayServices, Protocol):
     health: Health
     presence: Presence
     replacement: Replacement
-    switching_sums: trio.Lock
 
     @property
     def member_changes(self) -> MemberChanges: ...

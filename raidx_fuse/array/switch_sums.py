@@ -40,7 +40,9 @@ async def switch_sums(array: RunningArray, value: str) -> None:
     BusyError if requests do not end in time (`ArrayContext.closed`), or if members are missing that
     could not be told that the sums begin anew, or change meanwhile.
     """
-    async with array.switching_sums:  # an older request would empty the tables of a newer one
+    # An older request would empty the tables of a newer one, and a change of the members would
+    # give tables of another seed their places (jobs/move_sums.py).
+    async with array.membership.attaching:
         if (value == "on") == (array.member_set.sums is not None):
             return
         if value == "off":

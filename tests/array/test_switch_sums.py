@@ -12,9 +12,11 @@ from trio.testing import wait_all_tasks_blocked
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.lab.crash.sums import check_whole
+from raidx_fuse.jobs.move_sums import MovedSums
+from raidx_fuse.lab.crash.sums import check_calm, check_whole
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member, WrapperMember
+from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, ram_array
 
 CHUNK = 16 << 10
@@ -98,3 +100,33 @@ async def test_requests_go_on_while_tables_become_empty_and_any_end_leaves_them_
         assert await array.read(0, len(content)) == content
         if begins:
             await check_whole(array)
+
+
+async def test_a_switch_and_a_change_of_members_come_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change moves tables; those of a switch meanwhile would have another seed."""
+    members = await ram_array("raid5", 4, sums=True, with_volume=False)
+    prepare = MovedSums.prepare
+    async with open_array(members) as array, trio.open_nursery() as nursery:
+
+        async def switch() -> None:
+            for value in ("off", "on"):
+                await array.set("sums", value)
+
+        async def and_switch(moved: MovedSums) -> None:
+            await prepare(moved)
+            nursery.start_soon(switch)
+            await trio.sleep(1)
+
+        await array.write(0, random.Random(1).randbytes(100 << 10))
+        monkeypatch.setattr(MovedSums, "prepare", and_switch)
+        await array.grow([RamMember(1 << 20, name="new")])
+        monkeypatch.setattr(MovedSums, "prepare", prepare)
+        await trio.sleep(1)
+        await jobs_ended(array)
+        used = [queue.member for queue in array.member_set.queues if queue]
+    async with open_array(used) as array:
+        assert array.get("sums") == "on"
+        await check_whole(array, complete=False)
+        check_calm([array], "after the growth", after_crash=False)
