@@ -459,7 +459,8 @@ class Membership:
         member_set.change(assign_role)
         member_set.refresh()
         for pages in member_set.page_stores:
-            await pages.save_all()
+            if pages is not member_set.sums:  # those it has when it is whole (`Rebuild.finish`)
+                await pages.save_all()
         await member_set.flush()  # the maps before the superblock that makes it a member
         await member_set.update(lambda config: config)
 

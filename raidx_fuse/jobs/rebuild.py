@@ -301,6 +301,10 @@ class Rebuild(Job):
             for role in done:
                 member_set.watermarks[role] = Stripe(self.context.layout.stripes)
         rebuilt = {role: member_set.queues[role] for role in done}
+        if completed and member_set.sums is not None:
+            # Its copies of tables are read from here on. Whether it had them all is not known: a
+            # power cut may have come since it took the role.
+            await member_set.sums.save_all()
         await self.save()
         if not completed:
             return

@@ -636,10 +636,12 @@ class MemberSet:
                 operation.queue.flush_failed()
             self._blame_all(failed)
         await self.check_whole()
-        for observer in self.flush_observers:
-            observer.flush_ends()
         await self.published()
         self.require_published("a flush")
+        # Not before: a member that has failed is one by the superblocks until then, without what
+        # was flushed. A page that counts as durable lets the next save overwrite the copy before.
+        for observer in self.flush_observers:
+            observer.flush_ends()
 
     def forget_pages(self, role: Role) -> None:
         """Forget which pages of the member in *role* cannot be read, or misfit: it has left."""

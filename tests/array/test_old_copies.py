@@ -6,6 +6,7 @@ has is durable everywhere: so whoever has less than that missed something.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import pytest
@@ -13,7 +14,9 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason
+from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.ram import RamMember
+from tests.support.gated import Gate, gated
 from tests.support.reasons import because
 from tests.support.spy import Log, SpyMember, Touch, members_from, noise, restarted, spying
 
@@ -40,6 +43,32 @@ async def test_an_old_copy_of_a_member_does_not_join(journal: str) -> None:
     left = [image for role, image in enumerate(images) if role != 1]
     async with restarted(left, start_degraded=True) as array:
         assert bytes(await array.read(0, len(old))) == old
+
+
+async def test_a_member_that_failed_is_no_old_copy_before_superblocks_exclude_it() -> None:
+    """Maps are flushed without it, and saved again, while the superblocks still count on it."""
+    async with gated("raid5", 3, "none") as (array, members):
+        pages, regions = array.context.dirty_bitmap.pages, array.member_set.config.regions
+        excluded = trio.Event()
+
+        async def held(member: Gate, offset: int, buffers: Sequence[ReadBuffer]) -> None:
+            if offset < regions.superblock.end:
+                await excluded.wait()
+            await member.inner.writev(offset, buffers)
+
+        for member in members:
+            member.writev = functools.partial(held, member)  # type: ignore[method-assign]
+        assert array.member_set.fail(2, "told")
+        await pages.save([0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.flush)
+            await trio.sleep(0.01)
+            await pages.save([0])
+            rams = [member.inner for member in members]
+            cut = [bytes(ram.memory) for ram in rams if isinstance(ram, RamMember)]
+            excluded.set()
+    async with restarted(cut) as array:
+        assert not array.member_set.lost
 
 
 class LastFlushed(SpyMember):

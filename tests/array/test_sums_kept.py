@@ -272,3 +272,28 @@ async def test_a_member_that_joins_holds_no_checksums() -> None:
         await array.replace_disk(Role(1), used[1])
         await jobs_ended(array)
     assert (await config_on(used[1])).record(Role(1)).state == "active"
+
+
+async def test_a_rebuild_that_is_resumed_gives_its_member_the_tables() -> None:
+    """A power cut may have come since it took its role, before it held them."""
+    members = await ram_array("raid5", 4, sums=True)
+    regions = (await config_on(members[0])).regions
+    content = random.Random(1).randbytes(200_000)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.fail_disk(Role(1))
+        await array.replace_disk(Role(1), RamMember(SIZE, name="d1"))
+        used = [queue.member for queue in array.member_set.queues if queue]
+        images = [bytes(member.memory) for member in used if isinstance(member, RamMember)]
+        assert array.jobs.running()
+    cut = [RamMember(SIZE, name=f"d{number}") for number in range(4)]
+    for member, image in zip(cut, images, strict=True):
+        member.memory[:] = image
+    cut[1].memory[regions.sums.offset : regions.sums.end] = bytes(regions.sums.length)
+    async with open_array(cut) as array:
+        await jobs_ended(array)
+        assert await array.read(0, len(content)) == content
+        await _is_whole(array)
+        places = await live_pages(array)
+    assert (await config_on(cut[1])).record(Role(1)).state == "active"
+    await check_copies(array, places, [*cut])

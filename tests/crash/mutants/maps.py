@@ -51,11 +51,21 @@ FLUSHING = (
     Mutant(
         "flush-acknowledged-before-the-superblocks-tell",
         STORE,
-        "            observer.flush_ends()\n        await self.published()",
-        "            observer.flush_ends()",
+        '        await self.published()\n        self.require_published("a flush")\n',
+        "",
         "a member that failed the flush rejoins after a crash, with less than was flushed",
         (*DISKS, *LOGGED),
         FAILURES,
+    ),
+    Mutant(
+        "durable-before-the-superblocks-exclude-who-failed",
+        STORE,
+        '        await self.published()\n        self.require_published("a flush")\n',
+        "        for observer in self.flush_observers:\n            observer.flush_ends()\n"
+        '        await self.published()\n        self.require_published("a flush")\n',
+        "what a member had that superblocks still count on is overwritten: it is an old copy then",
+        (*DISKS, *LOGGED),
+        ("tests/array/test_old_copies.py", *FAILURES),
     ),
     Mutant(
         "write-during-a-flush-counts-as-flushed",

@@ -211,6 +211,15 @@ MUTANTS = (
         TESTS,
     ),
     Mutant(
+        "holder-counts-before-it-is-filled",
+        "raidx_fuse/jobs/rebuild.py",
+        "            await member_set.sums.save_all()\n",
+        "            pass\n",
+        "tables that the rebuilt member lacks are read from it, and are on one member less",
+        ("raid5+sums:partial:disks", "raid1+sums:none:disks", "rdp+sums:full:disks"),
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
         "new-member-without-sums",
         SUMS,
         "np.flatnonzero(used).tolist())\n        await self.save()\n",
