@@ -187,7 +187,10 @@ async def _places(
         step = size if not unreadable.pages(role, offset, offset + size) else PAGE_BYTES
         for inner in range(0, size, step):
             at = offset + inner
-            wanted = not lacking or sums.lacks(role, at, step)
+            # What the log has gets its sum with the write home.
+            wanted = not lacking or (
+                sums.lacks(role, at, step) and not member_set.overlay.covers(role, at, at + step)
+            )
             if wanted and not unreadable.pages(role, at, at + step):
                 buffer = memoryview(bytearray(step))
                 reads.setdefault(role, []).append((at, [buffer], step))

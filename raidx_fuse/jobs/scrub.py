@@ -9,7 +9,9 @@ crash the same job runs over the stripes that were in flight (resync.py).
 
 In an array with sums, pages are compared with theirs as they are read, and counted by member. What
 misfits is healed as by any other read; a scrub that does not *heal* reads it as it lies there, so
-that chains which do not hold name its member, and nothing is written over it.
+that chains which do not hold name its member, and nothing is written over it. Chains are then
+checked by the sums that all their pages fit: the CRC of a XOR follows from the CRCs. Where a page
+has none, or its newest content is in the log, and where sums contradict, the bytes are combined.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.codes.error_location import locate
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.settings import SCRUB_EACH, SETTINGS
@@ -102,6 +104,7 @@ class Scrub(Job):
         self._wrong: Counter[Role] = Counter()
         self._mended: Counter[Role] = Counter()
         self._wrong_stripes: set[Stripe] = set()
+        self._held_by_sums: set[Stripe] = set()  # of the present window
         self._next = 0
         self._role_epoch = 0
         strip_bytes = context.code.rows * context.chunk_bytes
@@ -165,6 +168,7 @@ class Scrub(Job):
         self._note_suspects(stripes)
         await self.mend(stripes)
         self._role_epoch = context.member_set.role_epoch
+        self._held_by_sums.clear()
         for batch in batches(context, stripes, self._chains_of):
             wanted = []
             for first, count, chains in batch:
@@ -183,6 +187,7 @@ class Scrub(Job):
                 await compare_sums(context, stripes, self._unchained, self._misfits)
             proved = {stripe for stripe in stripes if self._is_proved(stripe)}
             lacking = await count_lacking(context, [s for s in stripes if s not in proved])
+            proved -= self._held_by_sums  # nothing lacks there
             lacking += await fill_sums(context, sorted(proved), self._misfits)
             await self._count_pages(stripes)
             self._lacking += lacking
@@ -285,6 +290,10 @@ class Scrub(Job):
         if not chains:
             self.unchecked += count
             return
+        if self._hold_by_sums(strips, chains):
+            self._held_by_sums.update(stripe_range(first, first + count))
+            strips.release()
+            return
         bad = []
         for chain in chains:
             rows = [strips.array(place) for place in chain]
@@ -300,6 +309,34 @@ class Scrub(Job):
             for index in range(count):
                 await self._judge(Stripe(first + index), chains, strips, index)
         strips.release()
+
+    def _hold_by_sums(self, strips: Strips, chains: Chains) -> bool:
+        """Return whether *chains* hold by the sums that their pages, as they were read, fit.
+
+        The CRC of a XOR of pages follows from their CRCs, so the bytes need not be combined.
+        """
+        sums, overlay = self.context.member_set.sums, self.context.member_set.overlay
+        # Misfits were read as they lie there, and what the log has is not what has the sums.
+        if sums is None or overlay or self._misfits.pages:
+            return False
+        shape = strips.count, strips.rows, -1
+        crcs: dict[Place, Bytes] = {}
+        for role in {role for chain in chains for role, _ in chain}:
+            found = sums.crcs(role, strips.offset(role), strips.count * strips.strip_bytes)
+            if found is None:
+                return False
+            values, known = found[0].reshape(shape), found[1].reshape(shape)
+            for place in {place for chain in chains for place in chain if place[0] == role}:
+                if not known[:, place[1]].all():
+                    return False
+                crcs[place] = values[:, place[1]].ravel().view(np.uint8)
+        for chain in chains:
+            rows = [crcs[place] for place in chain]
+            total = np.empty_like(rows[0])
+            combine(total, rows)
+            if total.any():
+                return False
+        return True
 
     # -- a stripe that may be inconsistent -----------------------------------------------------
 

@@ -1006,6 +1006,20 @@ class Sums:
         pages = self._pages(role, offset, size)
         return pages is not None and not self._tables[role][pages[0] : pages[1]].all()
 
+    def crcs(self, role: Role, offset: int, size: int) -> tuple[Values, NDArray[np.bool_]] | None:
+        """Return the CRCs that a range of pages has by its sums, and which of them are known.
+
+        They are XORed with that of a page of zeros, so that pages whose XOR is zero have CRCs whose
+        XOR is zero. None if the range is not of the data. The sums are in memory.
+        """
+        pages = self._pages(role, offset, size)
+        if pages is None:
+            return None
+        known = self._tables[role][slice(*pages)]
+        crcs = known ^ places_of((pages[0],), (self._seeds[role],), (len(known),))
+        crcs ^= ZEROS_CRC
+        return crcs, known > 1  # 1 stands for two CRCs
+
     def past(self, role: Role, offset: int, size: int) -> Values:
         """Return the sums of a range before the crash whose resync is due; 0: none."""
         pages = self._pages(role, offset, size)

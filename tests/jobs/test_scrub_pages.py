@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,9 @@ from raidx_fuse.array.open import open_array
 from raidx_fuse.cli.progress import exit_status
 from raidx_fuse.cli.status_text import pages_lines
 from raidx_fuse.documents import Job
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.jobs import scrub
+from raidx_fuse.jobs.scrub import holds
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import ram_array
 
@@ -128,6 +131,39 @@ async def test_pages_without_checksums_are_counted_until_they_have_one() -> None
     async with open_array(members) as array:
         assert pages_of(await scrubbed(array))[0] == (0, 0, 0, ROLE_0)
         assert pages_of(await scrubbed(array)) == {}
+
+
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("raid1", 2), ("rdp", 6), ("upc", 6)])
+async def test_chains_are_checked_by_the_sums_of_their_pages(
+    layout: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[bool] = []
+
+    def counted(*arguments: Any) -> bool:
+        computed.append(holds(*arguments))
+        return computed[-1]
+
+    monkeypatch.setattr(scrub, "holds", counted)
+    members, content = await written(layout, width)
+    async with open_array(members) as array:
+        await array.write(SIZE, content[:PAGE])  # a stripe in part
+        assert pages_of(await scrubbed(array)) == {}
+        assert computed  # what is in the log has no sums yet
+        computed.clear()
+        await array.context.journal.drain()
+        assert pages_of(await scrubbed(array)) == {}
+        assert not computed
+        # A parity that is wrong together with its sum contradicts those of the data.
+        code, sums = array.context.code, array.member_set.sums
+        assert sums is not None
+        role, at = array.context.position(Stripe(1), CellIndex(code.data_count))
+        wrong = bytearray(members[role].memory[at : at + PAGE])
+        wrong[7] ^= 1
+        members[role].memory[at : at + PAGE] = wrong
+        sums.note(role, at, [wrong], PAGE)
+        job = await scrubbed(array)
+        assert (job["mismatches"], job["findings"][0]["stripe"]) == (1, 1)
+        assert False in computed
 
 
 def test_the_table_has_a_line_for_each_member_with_something() -> None:
