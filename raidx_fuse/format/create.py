@@ -14,7 +14,6 @@ from typing import Any
 
 from raidx_fuse.errors import (
     MemberError,
-    NotWithLayoutError,
     RaidxError,
     Reason,
     SignatureFoundError,
@@ -63,6 +62,10 @@ from raidx_fuse.members.base import Member
 from raidx_fuse.settings import SUMS
 
 CHUNK_BYTES_DEFAULT = 64 << 10
+
+LARGER_MEMBERS = 2
+"""So many times as large as the largest one of a raidx array may members be that join later, if
+they are to be used as a whole: tables of checksums have room for no more."""
 
 UuidSource = Callable[[], str]
 
@@ -279,11 +282,6 @@ def shape(
         )
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
-    if sums:
-        raise NotWithLayoutError(
-            f"{layout} cannot have checksums yet: its chunks move among the members",
-            action="leave them out: --sums off, or choose another layout",
-        )
     # One log record must also have space for two chunks that exchange their places.
     regions = plan_regions(
         min(sizes),
@@ -292,6 +290,8 @@ def shape(
         total_bytes=sum(sizes),
         log_bytes_wanted=log_bytes,
         data_end=min(usable),
+        sums_copies=code.tolerance + 1 if sums else 0,
+        sums_end=LARGER_MEMBERS * max(usable),
     )
     offset = regions.data.offset
     counts = [chunks_that_fit(size, offset, chunk_bytes) for size in usable]

@@ -235,10 +235,12 @@ def plan_regions(
     log_bytes_wanted: int | None = None,
     data_end: int | None = None,
     sums_copies: int = 0,
+    sums_end: int | None = None,
 ) -> Regions:
     """Return the regions for *width* members, of which the smallest has *member_bytes*.
 
-    The data end at *data_end*, by default with the member.
+    The data end at *data_end*, by default with the member. *sums_end*: where data with checksums
+    may end on larger members; the data region ends there, then, on whatever member it is.
 
     *rows* is the number of chunks of a stripe on one member. *total_bytes*, the size of all members
     together, is given for raidx layouts, which use every member completely; *width* is then the
@@ -269,13 +271,16 @@ def plan_regions(
     end, alignment = data_end or member_bytes, data_alignment(member_bytes)
     start = _up(table.end, alignment)
     usable = (end - start) // chunk_bytes * chunk_bytes
-    sums = NO_REGION
+    data_bytes, sums = usable, NO_REGION
     if sums_copies and usable >= chunk_bytes:
         # The place for the checksums of all data that there would be without them; the region
         # is what the data that is left needs.
-        start = _up(table.end + sums_copies * _sum_table_bytes(usable), alignment)
+        far = max(end, sums_end or end)
+        data_bytes = (far - start) // chunk_bytes * chunk_bytes
+        start = _up(table.end + sums_copies * _sum_table_bytes(data_bytes), alignment)
         usable = (end - start) // chunk_bytes * chunk_bytes
-        sums = Region(table.end, sums_copies * _sum_table_bytes(max(usable, 0)))
+        data_bytes = max(far - start, 0) // chunk_bytes * chunk_bytes
+        sums = Region(table.end, sums_copies * _sum_table_bytes(data_bytes))
     if usable < chunk_bytes:
         raise TooSmallError(
             f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "
@@ -283,4 +288,5 @@ def plan_regions(
             action="use larger members or a smaller chunk"
             + ("" if sums == NO_REGION else ", or leave out the checksums: --sums off"),
         )
-    return Regions(superblock, bitmap, written, log, table, Region(start, usable), sums=sums)
+    data = Region(start, data_bytes)
+    return Regions(superblock, bitmap, written, log, table, data, sums=sums)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raidx_fuse.format.pages import PAIR_BYTES
-from raidx_fuse.format.regions import PAYLOAD_BYTES, REGION_KINDS, PageRegion
+from raidx_fuse.format.regions import NO_REGION, PAYLOAD_BYTES, REGION_KINDS, PageRegion
 from raidx_fuse.layouts.numbers import Role, by_role
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ def chunks_that_fit(member_bytes: int, data_offset: int, chunk_bytes: int) -> in
         excess = chunks * chunk_bytes + share_bytes(chunks) - room
         chunks -= max(1, excess // (chunk_bytes + PAIR_BYTES))
     return chunks
+
+
+def chunks_on(config: ArrayConfig, member_bytes: int) -> int:
+    """Return how many chunks a member of *member_bytes* has in the raidx array of *config*.
+
+    What is behind the data region has no checksums, so it is not used if there are any.
+    """
+    data, size = config.regions.data, config.chunk_bytes
+    chunks = chunks_that_fit(config.usable_bytes(member_bytes), data.offset, size)
+    return chunks if config.regions.sums == NO_REGION else min(chunks, data.length // size)
 
 
 def share_region(data_offset: int, chunk_bytes: int, chunks: int) -> PageRegion:

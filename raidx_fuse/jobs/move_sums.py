@@ -17,9 +17,11 @@ While sums are off only the places are changed, as the tables begin empty when t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import (
+    VACANT,
     StoredSums,
     are_possible,
     reassigned,
@@ -35,7 +37,24 @@ from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.sums import TableCopy
 
 CameFrom = Sequence[int | None]
-"""By new role, the role that its member had; None for a new member."""
+"""By new role, the role that its member had; None for a new member, VACANT without a member."""
+
+
+def came_from_roles(config: ArrayConfig, width: int = 0, joined: Collection[Role] = ()) -> CameFrom:
+    """Return whence the members of *width* roles (those of *config*, if it has more) come.
+
+    Roles keep their numbers. *joined* get new members; others without a member are vacant.
+    """
+    held = config.roles()
+    return [
+        None if role in joined else role if role in held else VACANT
+        for role in role_range(0, max(width, config.width))
+    ]
+
+
+def _kept(came_from: CameFrom) -> list[int | None]:
+    """Return by new role whose table it keeps; None: its table is empty."""
+    return [None if old == VACANT else old for old in came_from]
 
 
 class MovedSums:
@@ -72,12 +91,12 @@ class MovedSums:
         newcomers = dict(zip(joined, self._newcomers, strict=True))
         regions = self.member_set.config.regions
         copies = []
-        for role, old in enumerate(came_from):
+        for role, old in enumerate(_kept(came_from)):
             if old is None:
                 continue
             kept = set(before.tables[old].slots)
             for holder, slot in after.tables[role].slots:
-                was = came_from[holder]
+                was = came_from[holder]  # no table lies on a vacant role
                 if was is None:
                     write = _writer(newcomers[holder])
                 elif (was, slot) in kept:
@@ -101,14 +120,14 @@ class MovedSums:
             return
         for role in self._leaving:
             await sums.load_table(role)  # for `undo`: others take its places
-        first, before, roles = self._first, sums.stored, [*range(member_set.config.width)]
+        first, before, roles = self._first, sums.stored, came_from_roles(member_set.config)
         if first is not None and first != before:
             copies = self._new_copies(before, first, roles)
             await sums.copy_tables(copies)
             async with sums.resting():
                 await sums.copy_tables(copies)
                 await member_set.flush()
-                sums.adopt(first, roles)
+                sums.adopt(first, _kept(roles))
                 member_set.change(lambda config: with_tables(config, first))
             await member_set.update(lambda config: config)
         await sums.copy_tables(self._copies)
@@ -117,9 +136,9 @@ class MovedSums:
         """Have the tables of roles that do not leave after all lie on all their members again."""
         member_set, sums = self.member_set, self.member_set.sums
         if sums is not None and self._leaving:
-            roles = range(member_set.config.width)
+            roles = came_from_roles(member_set.config)
             whole = reassigned(sums.stored, roles)
-            sums.adopt(whole, roles)
+            sums.adopt(whole, _kept(roles))
             member_set.change(lambda config: with_tables(config, whole))
             for role in self._leaving:
                 sums.save_again(role)
@@ -145,7 +164,7 @@ class MovedSums:
         member_set, stored = self.member_set, self._stored
         if stored is not None and self.came_from is not None:
             if member_set.sums is not None:
-                member_set.sums.adopt(stored, self.came_from)
+                member_set.sums.adopt(stored, _kept(self.came_from))
             member_set.change(lambda config: with_tables(config, stored))
         if member_set.sums is None and not are_possible(member_set.config):
             member_set.change(without_sums)

@@ -27,7 +27,7 @@ begin before that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 import trio
 
@@ -54,7 +54,7 @@ from raidx_fuse.layouts.numbers import Chunk, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.cells import Cells
-from raidx_fuse.store.chunk_table import ChunkTable, Move, Page
+from raidx_fuse.store.chunk_table import ChunkTable, Move, Page, Place
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
@@ -65,8 +65,9 @@ log = logging.getLogger(__name__)
 PLACE_AFTER_S = 1.0
 OVERLAY_BYTES_MAX = 32 << 20
 
-# The new tail of the log, and the pages of the written map and of the chunk table to save.
-Begun = tuple[Tail, set[int], dict[Page, bytes]]
+# The new tail of the log, the pages of the written map and of the chunk table to save, and places
+# that moves have left without content.
+Begun = tuple[Tail, set[int], dict[Page, bytes], set[Place]]
 
 
 class Journal:
@@ -101,6 +102,7 @@ class Journal:
         self.member_set = member_set = cells.member_set
         self.written = written
         self.chunk_table = chunk_table
+        chunk_table.connect(written)
         self.overlay = overlay
         self.locks = cells.locks
         self.forced = False
@@ -714,18 +716,14 @@ class Journal:
                 await self._freeze()
             assert self._begun is not None
             await self.cells.absences.before_places()
-            tail, pages, chunk_table = self._begun
+            tail, pages, chunk_table, left = self._begun
             tail = self._behind(tail, await self.unsettled.settle_frozen())
             await self._barrier()  # the records are durable
             self.unsettled.forget_closed(ring.durable_tail[0])
             if self.unsettled.frozen:
                 stripes = f"{len(self.unsettled.frozen)} stripes were to be placed"
                 raise self.member_set.laws.broken(Law.PARITY, stripes)
-            await self.cells.write_frozen()
-            await self.written.save_taken(pages)
-            await self.chunk_table.save_as(chunk_table)
-            if self.member_set.sums is not None:
-                await self.member_set.sums.save()
+            await self.place_frozen(pages, chunk_table, left)
             await self._barrier()  # the home places are durable
             self.overlay.drop_frozen()
             self._begun = None
@@ -734,6 +732,22 @@ class Journal:
                 self.member_set.unreadable.stir()  # a page may have been written anew
             await ring.move_tail(tail)
             self.placements += 1
+
+    async def place_frozen(
+        self, pages: Iterable[int], chunk_table: Mapping[Page, bytes], left: Collection[Place]
+    ) -> None:
+        """Write the frozen layer home, with its sums and the *pages* of both maps; not flushed.
+
+        Places that moves have *left* have no sums, durably, before a page of the table says so.
+        Raises what the members raise.
+        """
+        await self.cells.write_frozen()
+        await self.written.save_taken(pages)
+        await self.chunk_table.forget_sums(left)
+        await self.cells.save_sums()
+        if left and self.member_set.sums is not None:
+            await self._barrier()
+        await self.chunk_table.save_as(chunk_table)
 
     async def place_before(self, sequence: int) -> None:
         """Return when every record before *sequence* is in its place or was taken back.
@@ -795,7 +809,8 @@ class Journal:
         self.unsettled.freeze()
         self.log_members.prefer_fast()
         pages = self.written.take_unsaved()  # copies: later bits have no durable record yet
-        self._begun = tail, pages, self.chunk_table.take_unsaved()
+        table = self.chunk_table
+        self._begun = tail, pages, table.take_unsaved(), table.take_left()
 
     async def _barrier(self) -> None:
         """Make the earlier steps of the checkpoint durable before the next one begins."""

@@ -580,9 +580,9 @@ def _wiped(journal: Journal, ends: Sequence[int], tail: int) -> list[MemberIO]:
 async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
-    await journal.cells.write_frozen()
-    await journal.written.save_taken(journal.written.take_unsaved())
-    await journal.chunk_table.save_as(journal.chunk_table.take_unsaved())
-    await journal.cells.save_sums()
+    table = journal.chunk_table
+    await journal.place_frozen(
+        journal.written.take_unsaved(), table.take_unsaved(), table.take_left()
+    )
     await member_set.flush()
     journal.overlay.drop_frozen()

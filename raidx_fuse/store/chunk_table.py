@@ -24,7 +24,7 @@ that. Otherwise the array does not start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,12 +45,20 @@ from raidx_fuse.format.table_page import (
     shares_of,
 )
 from raidx_fuse.laws import Law
-from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, by_role, role_range
+from raidx_fuse.layouts.numbers import (
+    MemberChunk,
+    Role,
+    Stripe,
+    by_role,
+    role_range,
+)
 from raidx_fuse.layouts.placements.bundled import NOWHERE, UNASSIGNED, BundleLayout, table_of
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.stripe_plan import unwritten_cells
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.written_map import WrittenMap
 
 # A page has an entry for each of its chunks. A page that was never written stands for the greedy
 # allocation. Entries that name bundles beyond the array's last one are left over from a growth that
@@ -163,6 +171,8 @@ class TableRecovery:
     """Assigns the cells of *layout* the places given by *scan* and the replayed moves *redone*.
 
     *redone* maps cells to places; *paths* has each role's member path, "" if it is absent.
+    *unsaved* pages may have to be written again. *left*: where the cells in *redone* have been,
+    as far as the members that are there say.
     """
 
     layout: BundleLayout
@@ -170,6 +180,7 @@ class TableRecovery:
     redone: Mapping[int, Place]
     paths: Sequence[str]
     unsaved: set[Page] = field(default_factory=set)
+    left: set[Place] = field(default_factory=set)
 
     def is_needed(self) -> bool:
         """Return whether any cell may lie elsewhere than the greedy allocation put it."""
@@ -177,11 +188,8 @@ class TableRecovery:
             return True
         return bool((self.layout.disk == UNASSIGNED).any())
 
-    def recover(self) -> set[Page]:
-        """Build the table in the layout; return the pages that may have to be written again.
-
-        Raises AssemblyError if shares or moves contradict each other.
-        """
+    def recover(self) -> None:
+        """Build the table in the layout. Raises AssemblyError if shares or moves contradict."""
         layout, scan = self.layout, self.scan
         for cell, (role, chunk) in self.redone.items():
             if cell >= layout.cells or role >= layout.width or chunk >= layout.counts[role]:
@@ -213,7 +221,6 @@ class TableRecovery:
                 f"the members' shares of the look-up table contradict each other: {problem}",
                 action="attach all members; `raidx check` looks at each",
             )
-        return self.unsaved
 
     def _take_access_times(self) -> None:
         """Take last accesses and intervals from the pages: hints that need no agreement."""
@@ -290,14 +297,16 @@ class TableRecovery:
                     if cell == NOWHERE:
                         continue
                     if cell in redone:
+                        self.left.add((role, MemberChunk(first + at)))
                         self.unsaved.add((role, page))
                         continue
                     if cell in moved:
                         raise self._contradiction(cell, moved[cell][0], role)
                     moved[cell] = (role, MemberChunk(first + at))
         for cell, place in redone.items():
-            home = Role(int(layout.disk[cell])), int(layout.offset[cell])
+            home = Role(int(layout.disk[cell])), MemberChunk(int(layout.offset[cell]))
             if home[0] != UNASSIGNED:
+                self.left.add(home)
                 self.unsaved.add((home[0], home[1] // PAGE_ENTRIES))
             moved[cell] = place
         return moved, gone
@@ -382,14 +391,22 @@ class ChunkTable:
         self._written: set[Page] = set(scan.generations)  # pages unlike the greedy allocation
         self._unsaved: set[Page] = set(scan.worn)
         self._saving = trio.Lock()  # one save after another: the later one has the newer content
+        self._written_map: WrittenMap | None = None
+        # Places that moves since the last checkpoint began have named, or cells have left by them.
+        self._left: set[Place] = set()
         # called with the places that cells have left
         self.on_moves: list[Callable[[Sequence[Move]], None]] = []
         member_set.page_stores.append(self)
 
     # -- start ---------------------------------------------------------------------------------
 
+    def connect(self, written: WrittenMap) -> None:
+        """Take the map of the chunks that are *written*: the other cells have no content."""
+        self._written_map = written
+
     def redo(self, moves: Sequence[Move]) -> None:
         """Note *moves* that the replay of the log found, in the order of their records."""
+        self._left.update((role, chunk) for _cell, role, chunk in moves)
         self._redone.update({cell: (role, chunk) for cell, role, chunk in moves})
 
     def recover(self) -> None:
@@ -404,7 +421,9 @@ class ChunkTable:
         paths = [queue.member.path if queue is not None else "" for queue in self.member_set.queues]
         recovery = TableRecovery(layout, scan, self._redone, paths)
         if recovery.is_needed():
-            self._unsaved |= recovery.recover()
+            recovery.recover()
+            self._unsaved |= recovery.unsaved
+            self._left |= recovery.left
             self._written |= self._unsaved
             self._redone = {}
             # Pages that already have the right content in both slots need not be written again.
@@ -454,6 +473,7 @@ class ChunkTable:
             (cell, Role(int(layout.disk[cell])), MemberChunk(int(layout.offset[cell])))
             for cell, _role, _chunk in moves
         ]
+        self._left.update((role, chunk) for _cell, role, chunk in [*left, *moves])
         layout.move(moves)
         for hook in self.on_moves:
             hook(left)
@@ -463,6 +483,59 @@ class ChunkTable:
         pages = {page: self._payload(page) for page in sorted(self._unsaved)}
         self._unsaved.clear()
         return pages
+
+    # A place that has no content any more has no sums, durably, before a page says so: recovery
+    # knows of it by its record, or by a page of before.
+
+    def take_left(self) -> set[Place]:
+        """Return where moves have left nothing, since the last call: a checkpoint begins."""
+        left, self._left = self._left, set()
+        return {place for place in left if not self._has_content(place)}
+
+    def _has_content(self, place: Place) -> bool:
+        layout, written = self.layout, self._written_map
+        assert layout is not None
+        assert written is not None
+        role, chunk = place
+        if role >= layout.width or chunk >= layout.counts[role]:
+            return False
+        found = layout.inverse(role, chunk)
+        if found is None or found[0] >= layout.stripes:
+            return False
+        data = written.unwritten_data(layout, found[0])
+        return not unwritten_cells(layout.code, data) >> found[1] & 1
+
+    async def forget_sums(self, places: Collection[Place], *, still: bool = False) -> None:
+        """Let *places* have no sums, if the array has any; with *still*, those without content."""
+        layout, sums = self.layout, self.member_set.sums
+        if layout is None or sums is None or not places:
+            return
+        size, begin = layout.chunk_bytes, self.member_set.data_offset
+        requests = {place: (place[0], begin + place[1] * size, (), size) for place in places}
+        await sums.load(requests.values())
+        for place, request in requests.items():
+            if not (still and self._has_content(place)):
+                sums.forget_now(*request)
+
+    async def forget_role(self, role: Role) -> None:
+        """Let no place of *role* have sums, durably: all its content is about to be rebuilt.
+
+        While its member is absent it is not known what lay where, and what has left.
+        """
+        sums = self.member_set.sums
+        if self.layout is not None and sums is not None:
+            await sums.forget_role(role)
+            await sums.save()
+            await self.member_set.flush()
+
+    async def _end_left(self) -> None:
+        """Make the moves so far durable, and that where they left nothing there are no sums."""
+        left = set(self._left)
+        await self.member_set.flush()
+        if left and self.member_set.sums is not None:
+            await self.forget_sums(left, still=True)
+            await self.member_set.sums.save()
+            await self.member_set.flush()
 
     async def save_as(self, pages: Mapping[Page, bytes]) -> None:
         """Write *pages* to both of their slots.
@@ -541,6 +614,7 @@ class ChunkTable:
         """
         array_uuid = self.member_set.config.array_uuid
         region = self._regions.get(role) if region is None else region
+        await self._end_left()
         pages = sorted(page for page in self._written if page[0] == role)
         for page in pages:
             generation = self._generations[page] = self._generations.get(page, 0) + 1
@@ -583,7 +657,7 @@ class ChunkTable:
             pages = np.unique(chunks[roles == role] // PAGE_ENTRIES)
             self._unsaved.update((role, int(page)) for page in pages)
         self._written |= self._unsaved
-        await self.member_set.flush()  # the records of the moves that these pages contain
+        await self._end_left()  # the moves that these pages contain
         while self._unsaved:
             some = sorted(self._unsaved)[:PAGES_AT_ONCE]
             self._unsaved.difference_update(some)
@@ -599,7 +673,7 @@ class ChunkTable:
         if self._written:
             async with self._saving:
                 pages = {page: self._payload(page) for page in sorted(self._written)}
-                await self.member_set.flush()  # the records of the moves that these pages contain
+                await self._end_left()  # the moves that these pages contain
                 await self._save_now(pages)
 
     async def heal(self) -> None:

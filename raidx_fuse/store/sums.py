@@ -10,6 +10,7 @@ is read when a page of it is first needed. On the members the tables follow:
     logged          record durable -> home, sums of it (`save`) -> flush -> the tail moves
     past the log    mark durable -> data -> sums (`save`) -> flush -> unmark
     rebuild         copy -> sums (`save`) -> flush -> watermark
+    a chunk moves   through the log; where it lay: none -> flush -> page of the look-up table
     after a crash   records are redone with their sums; in marked regions there are none
                     (`forget_stripes`) until the resync has made their stripes consistent
 
@@ -399,7 +400,8 @@ class Sums:
                 sums[better], newest[better] = found.sums[better], found.generations[better]
                 copies.append(found)
         lacking = np.zeros(count, np.bool_)
-        unknown = np.ones(count, np.bool_)
+        # A role without a member has no table.
+        unknown = np.full(count, bool(self.stored.tables[role].slots))
         for copy in copies:
             lacking |= copy.generations != newest
             bad = np.zeros(count, np.bool_)
@@ -699,10 +701,25 @@ class Sums:
         """Let the places of *requests* have no sum: they are not live any more."""
         requests = list(requests)
         await self.load(requests)
-        for role, offset, _, size in requests:
-            pages = self._pages(role, offset, size)
-            if pages is not None:
-                self._set(role, pages[0], 0, pages[1] - pages[0])
+        for request in requests:
+            self.forget_now(*request)
+
+    def forget_now(self, role: Role, offset: int, _buffers: Any, size: int) -> None:
+        """Do as `forget` for one place, whose sums are in memory."""
+        pages = self._pages(role, offset, size)
+        if pages is not None:
+            first, end = pages
+            self._set(role, first, 0, end - first)
+            self.suspects -= {
+                page for page in self.suspects if page[0] == role and first <= page[1] < end
+            }
+
+    async def forget_role(self, role: Role) -> None:
+        """Let no page of *role* have a sum."""
+        await self.load_table(role)
+        table = self._tables[role].reshape(-1, ENTRIES)
+        for number in np.flatnonzero(table.any(axis=1)).tolist():
+            self._set(role, number * ENTRIES, 0, ENTRIES)
 
     async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
         """Let the cells of stripes have no sum: a crash came while they were written.

@@ -121,7 +121,12 @@ def shown(told: dict[str, Any], name: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("layout", "width"), [("raid5", 4), ("raid1", 2), ("rdp", 6), ("raid0", 3)]
+    ("layout", "width"),
+    [
+        *(("raid5", 4), ("raid1", 2), ("rdp", 6), ("raid0", 3)),
+        ("raidx-parity", 4),
+        ("raidx-copy", 3),
+    ],
 )
 async def test_a_rotten_page_is_seen_beside_what_a_read_gives_and_left_alone(
     layout: str, width: int
@@ -145,7 +150,11 @@ async def test_a_rotten_page_is_seen_beside_what_a_read_gives_and_left_alone(
             data = told["cells"][0]
             assert bytes.fromhex(data["home"])[5] ^ 1 == content[PAGE + 3]
             assert (sums.misfits, sums.suspects) == (0, set())
-            assert shown(told, "D1" if layout != "raid1" else "P0") == ("home", "fits", [])
+            assert shown(told, "P0" if array.context.code.is_copies else "D1") == (
+                "home",
+                "fits",
+                [],
+            )
             if layout == "raid0":
                 assert shown(told, "D0") == ("nowhere", "misfits", [PAGE])
                 assert data["content"] is None

@@ -11,7 +11,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
+from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths, code_for
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
 
@@ -20,18 +20,33 @@ CHUNK = 4 * PAGE
 MEMBER_BYTES = 6 << 20
 SIZE = 1 << 20
 WIDTHS = {"raid0": 3, "raid1": 3, "raid4": 4, "raid5": 4}
-FIXED = [name for name, layout in LAYOUTS.items() if layout.build is not None]
-REDUNDANT = [name for name in FIXED if LAYOUTS[name].tolerance(3)]
+WIDTHS |= {name: 5 for name, layout in LAYOUTS.items() if layout.bundled}
+COPIES_3 = "raidx-copy of 3"  # tolerates one loss more
+MADE = [*(name for name, layout in LAYOUTS.items() if layout.build or layout.bundled), COPIES_3]
+
+
+def params_of(layout: str) -> dict[str, int]:
+    return {"length": 3} if layout == COPIES_3 else {}
+
+
+def tolerance_of(layout: str) -> int:
+    name, width = layout.split()[0], width_of(layout)
+    return code_for(name, width, params_of(layout)).tolerance
 
 
 def width_of(layout: str) -> int:
-    return WIDTHS.get(layout) or allowed_widths(layout)[1]
+    name = layout.split()[0]
+    return WIDTHS.get(name) or allowed_widths(name)[1]
+
+
+REDUNDANT = [layout for layout in MADE if tolerance_of(layout)]
 
 
 async def filled(layout: str) -> tuple[list[RamMember], bytes]:
     """Return members of an array with checksums, and its first SIZE bytes: all that is written."""
     options = {"chunk_bytes": CHUNK, "sums": True}
-    members = await ram_array(layout, width_of(layout), MEMBER_BYTES, **options)
+    name, width = layout.split()[0], width_of(layout)
+    members = await ram_array(name, width, MEMBER_BYTES, params=params_of(layout), **options)
     content = random.Random(layout).randbytes(SIZE)
     async with open_array(members) as array:
         await array.write(0, content)
@@ -101,8 +116,8 @@ def restored(members: list[RamMember], before: list[bytes], array: Array) -> boo
 async def test_noise_over_a_tenth_of_a_member_is_healed(layout: str, away: bool) -> None:
     members, content = await filled(layout)
     before = [bytes(member.memory) for member in members]
-    tolerance = LAYOUTS[layout].tolerance(len(members))
-    gone = [Role(len(members) - 1 - number) for number in range(tolerance - 1)] if away else []
+    lost = tolerance_of(layout) - 1
+    gone = [Role(len(members) - 1 - number) for number in range(lost)] if away else []
     if away and not gone:
         pytest.skip("one member less is one too many")
     async with open_array(members) as array:
@@ -118,8 +133,9 @@ async def test_noise_over_a_tenth_of_a_member_is_healed(layout: str, away: bool)
         assert restored(members, before, array)
 
 
-async def test_without_redundancy_exactly_the_noise_is_an_error() -> None:
-    members, content = await filled("raid0")
+@pytest.mark.parametrize("layout", ["raid0", "raidx-zero"])
+async def test_without_redundancy_exactly_the_noise_is_an_error(layout: str) -> None:
+    members, content = await filled(layout)
     async with open_array(members) as array:
         wrong = set(spoil(array, members[1], Role(1), 7))
         bad = []
@@ -142,20 +158,20 @@ async def test_without_redundancy_exactly_the_noise_is_an_error() -> None:
         assert await array.read(0, SIZE) == content
 
 
-@pytest.mark.parametrize("layout", ["raid5", "raid1", "rdp", "xcode"])
+@pytest.mark.parametrize("layout", ["raid5", "raid1", "rdp", "xcode", "raidx-parity", COPIES_3])
 async def test_rot_while_a_member_is_replaced_reaches_nobody(layout: str) -> None:
     members, content = await filled(layout)
     async with open_array(members) as array:
         await array.replace_disk(Role(1), RamMember(MEMBER_BYTES, name="new"))
         spoil(array, members[1], Role(1), 4)  # the one that is copied
-        if LAYOUTS[layout].tolerance(len(members)) > 1:
+        if tolerance_of(layout) > 1:
             spoil(array, members[0], Role(0), 3)
         await jobs_ended(array)
         await healed(array, content, 5)
         assert not array.member_set.lost
 
 
-@pytest.mark.parametrize("layout", ["rdp", "xcode", "evenodd", "pcode"])
+@pytest.mark.parametrize("layout", ["rdp", "xcode", "evenodd", "pcode", COPIES_3])
 async def test_rot_under_a_rebuild_reaches_nobody(layout: str) -> None:
     members, content = await filled(layout)
     async with open_array(members) as array:
@@ -167,7 +183,7 @@ async def test_rot_under_a_rebuild_reaches_nobody(layout: str) -> None:
         assert not array.member_set.lost
 
 
-@pytest.mark.parametrize("layout", ["raid5", "raid1", "rdp", "upc"])
+@pytest.mark.parametrize("layout", ["raid5", "raid1", "rdp", "upc", "raidx-parity", "raidx-copy"])
 @pytest.mark.parametrize("whole", [False, True], ids=["data", "all"])
 async def test_a_copy_of_the_past_is_found_page_by_page(layout: str, whole: bool) -> None:
     """A member's data, or also its checksums, are those of a copy that was made while it ran."""

@@ -109,7 +109,6 @@ REFUSED: list[tuple[str, list[RamMember], dict[str, Any], str]] = [
     ("raid5", rams(3), {"name": "a\u202eb"}, "no terminal can show"),
     ("raid5", rams(3), {"params": {"colour": 1}}, "no parameter 'colour'"),
     ("mcpod", rams(3), {}, "mcpod"),
-    ("raidx-copy", rams(4), {"sums": True}, "raidx-copy cannot have checksums yet"),
 ]
 
 

@@ -14,7 +14,9 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
+from raidx_fuse.format.configuration.sums import SumTable, sums_of
 from raidx_fuse.jobs.tuner.speeds import Mean
+from raidx_fuse.lab.crash.sums import check_copies, live_pages
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.arrays import job_ended
@@ -91,9 +93,9 @@ async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "chunks", "slow", "seed"),
+    ("name", "length", "chunks", "slow", "seed", "sums"),
     [
-        (*kind, (number + seed) % 2 == 1, seed)
+        (*kind, (number + seed) % 2 == 1, seed, sums)
         for number, kind in enumerate(
             [
                 ("raidx-zero", 1, (40, 18, 25)),
@@ -103,16 +105,16 @@ async def _turn(rig: UnlikeRig, step: str, rng: random.Random) -> None:
             ]
         )
         for seed in range(SEEDS)
+        for sums in (False, True)
     ],
 )
 async def test_the_image_equals_the_model_whoever_comes_or_leaves(
-    name: str, length: int, chunks: tuple[int, ...], slow: bool, seed: int
+    name: str, length: int, chunks: tuple[int, ...], slow: bool, seed: int, sums: bool
 ) -> None:
     """Every change under load; stopped in the middle by a remount, it goes on."""
     rng = random.Random(seed)
-    rig = UnlikeRig(
-        name, length, chunks, room=rng.choice((0.0, 0.4)), slow=slow, reads_zero=seed == 0
-    )
+    room, zeros = rng.choice((0.0, 0.4)), seed == 0
+    rig = UnlikeRig(name, length, chunks, room=room, slow=slow, reads_zero=zeros, sums=sums)
     await rig.create()
     await rig.fill(0.5, seed)
     for _ in range(7):
@@ -213,6 +215,61 @@ async def test_a_larger_disk_is_used_to_its_end() -> None:
     assert array.size_bytes == usable(rig) > before
     assert sizes[-1] == array.size_bytes
     await rig.remount()
+
+
+async def test_of_a_larger_disk_is_used_what_has_checksums() -> None:
+    rig = UnlikeRig("raidx-copy", 2, (30, 24, 28), sums=True)
+    array = await rig.create(0.5)
+    most = array.member_set.config.regions.data.length // CHUNK
+    assert most > 2 * max(rig.bundles.counts)
+    await array.grow([disk := rig.disk(300)])
+    rig.members.append(disk)
+    await rig.settle()
+    await rig.check()
+    await array.replace_disk(0, disk := rig.disk(200))
+    rig.members.append(disk)
+    await rig.settle()
+    assert [rig.bundles.counts[role] for role in (0, 3)] == [most, most]
+    await rig.fill(0.9, 3)
+    await rig.check()
+    await rig.remount()
+
+
+async def test_tables_of_checksums_lie_where_members_are() -> None:
+    rig = UnlikeRig("raidx-parity", 3, (40, 40, 40, 40, 40), room=0.5, sums=True)
+    array = await rig.create(0.9)
+
+    def tables() -> tuple[SumTable, ...]:
+        stored = sums_of(array.member_set.config)
+        assert stored is not None
+        assert stored.is_consistent(array.member_set.config.width)
+        return stored.tables
+
+    before = tables()
+    await array.remove_disk(1)
+    await rig.settle()
+    assert array.member_set.config.vacant_roles() == {1}
+    assert tables()[1] == (1, ())
+    for role, table in enumerate(tables()):
+        assert len(table.slots) == (0 if role == 1 else 2)
+        assert not {1, role} & {on for on, _ in table.slots}
+        stays = [slot for slot in before[role].slots if slot[0] != 1]
+        assert role == 1 or set(stays) <= {*table.slots}
+    await rig.check()
+    await rig.remount()
+    array = rig.array
+    await array.grow([disk := rig.disk(60), other := rig.disk(20)])
+    rig.members += [disk, other]
+    await rig.settle()
+    assert [table.number for table in tables()] == [0, 5, 2, 3, 4, 6]
+    assert all(len(table.slots) == 2 for table in tables())
+    await rig.fill(0.9, 3)
+    await rig.check()
+    places = await live_pages(array)
+    await rig.remount()
+    await rig.close()
+    await check_copies(array, places, [member.inner for member in rig.members])
+    await rig.open()
 
 
 async def test_a_growth_waits_for_a_lost_member_and_goes_on() -> None:

@@ -10,6 +10,7 @@ import trio
 from raidx_fuse.array.array import Array
 from raidx_fuse.format.create import create_array, shape
 from raidx_fuse.format.table_page import chunks_that_fit
+from raidx_fuse.lab.crash.sums import check_calm, check_whole
 from raidx_fuse.layouts.placements.bundled import BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
 from raidx_fuse.members.ram import RamMember
@@ -24,23 +25,31 @@ CHUNK = 4096
 class UnlikeRig(Rig):
     """A rig of unlike members whose image leaves *room*, a share of the chunks, free.
 
-    It is closed when the test ends.
+    With *sums* it has checksums, which `check` looks at. It is closed when the test ends.
     """
 
     def __init__(
-        self, name: str, length: int, chunks: tuple[int, ...], *, room: float = 0.0, **options: Any
+        self,
+        name: str,
+        length: int,
+        chunks: tuple[int, ...],
+        *,
+        room: float = 0.0,
+        sums: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(
             name, len(chunks), member_chunks=chunks, params={"length": length}, **options
         )
         self.room = room
+        self.sums = sums
         close_at_end(self.close)
 
     async def create(self, filled: float = 0.0) -> Any:
         """Make members and array, *filled* to a share."""
         self.members = [self.new_member(role) for role in range(self.width)]
         sizes = [member.size_bytes for member in self.members]
-        _, made = shape(self.layout, sizes, CHUNK, self.params)
+        _, made = shape(self.layout, sizes, CHUNK, self.params, sums=self.sums)
         image = int(made.size_bytes * (1 - self.room)) // CHUNK * CHUNK if self.room else None
         await create_array(
             self.members,
@@ -51,6 +60,7 @@ class UnlikeRig(Rig):
             overwrite_signature=not self.reads_zero,
             params=self.params,
             size_bytes=image,
+            sums=self.sums,
         )
         array = await self.open()
         self.model = bytearray(array.size_bytes)
@@ -99,6 +109,9 @@ class UnlikeRig(Rig):
         assert layout.problem(range(layout.cells)) is None
         await self.compare()
         await self._step_scrub()
+        if self.sums:
+            await check_whole(self.array)
+            check_calm([self.array], "among members that join and leave", after_crash=False)
 
     async def remount(self) -> None:
         """Close the array cleanly and mount it again."""

@@ -31,6 +31,9 @@ ALGORITHM = 1  # CRC-32C; see FORMAT.md
 SEED_MAX = (1 << 32) - 1
 
 
+VACANT = -1
+"""In place of the role that a member had: the role has no member now (raidx layouts)."""
+
 Slot = tuple[int, int]
 """Where a table lies: the role of the member, and which of its slots."""
 
@@ -72,34 +75,42 @@ class StoredSums:
 def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
     """Return *sums* of an array whose roles have changed, so that few tables have other slots.
 
-    *came_from*: by new role, the role that the member had, None for a new member. A table stays in
-    the slots that it has on members that stay. What is missing it gets in free slots. Where that
-    would be beside another copy or on its own member, another table takes the free slot, and it
-    gets that table's.
+    *came_from*: by new role, the role that the member had, None for a new member; `VACANT` for a
+    role without one, which holds nothing, and whose table is nowhere. A table stays in the slots
+    that it has on members that stay. What is missing it gets in free slots. Where that would be
+    beside another copy or on its own member, another table takes the free slot, and it gets that
+    table's.
 
     >>> three = reassigned(StoredSums(1, 2, 0), [None] * 3)
     >>> [table.slots for table in three.tables]
     [((1, 0), (2, 1)), ((2, 0), (0, 1)), ((0, 0), (1, 1))]
     >>> [table.slots for table in reassigned(three, [0, 1, 2, None]).tables]
     [((3, 0), (2, 1)), ((2, 0), (3, 1)), ((0, 0), (1, 1)), ((1, 0), (0, 1))]
+    >>> [table.slots for table in reassigned(three, [0, VACANT, 2]).tables]
+    [((2, 1), (0, 1)), (), ((0, 0), (2, 0))]
     """
     width, given = len(came_from), sums.given
-    new_role = {old: role for role, old in enumerate(came_from) if old is not None}
+    new_role = {old: role for role, old in enumerate(came_from) if old not in (None, VACANT)}
+    held = [role for role, old in enumerate(came_from) if old != VACANT]
     numbers: list[int] = []
     taken: list[list[Slot]] = []
-    for old in came_from:
-        if old is None:
+    for role, old in enumerate(came_from):
+        if old is None or (old == VACANT and role >= len(sums.tables)):
             numbers.append(given)
             given += 1
             taken.append([])
             continue
+        if old == VACANT:
+            numbers.append(sums.tables[role].number)
+            taken.append([])
+            continue
         numbers.append(sums.tables[old].number)
-        stays = {new_role[role]: n for role, n in sums.tables[old].slots if role in new_role}
-        if width > sums.copies:  # else there were too few members for all copies
+        stays = {new_role[on]: n for on, n in sums.tables[old].slots if on in new_role}
+        if len(held) > sums.copies:  # else there were too few members for all copies
             stays.pop(len(taken), None)
         taken.append([*stays.items()])
     used = {slot for slots in taken for slot in slots}
-    free = [(role, n) for n in range(sums.copies) for role in range(width)]
+    free = [(role, n) for n in range(sums.copies) for role in held]
     free = [slot for slot in free if slot not in used]
 
     def suits(table: int, slot: Slot) -> bool:
@@ -119,7 +130,7 @@ def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
 
     while free:
         # The table that lacks most comes first: it has the fewest ways left.
-        table = max(range(width), key=lambda one: (sums.copies - len(taken[one]), -one))
+        table = max(held, key=lambda one: (sums.copies - len(taken[one]), -one))
         near = sorted(free, key=lambda place: ((place[0] - table - 1) % width, place))
         slot = next((place for place in near if suits(table, place)), None)
         if slot is None and (exchange := min(exchanges(table), default=None)) is not None:
@@ -144,7 +155,7 @@ def with_room(sums: StoredSums, after: StoredSums, came_from: Sequence[int | Non
     """
     tables = [*sums.tables]
     for role, old in enumerate(came_from):
-        if old is None:
+        if old is None or old == VACANT:
             continue
         mine = sums.tables[old].slots
         found = ((came_from[on], slot) for on, slot in after.tables[role].slots)
@@ -232,5 +243,7 @@ def are_possible(config: ArrayConfig) -> bool:
         and sums.copies >= 1
         and sums.is_consistent(config.width)
         and sums.copies * regions.sum_table_bytes <= regions.sums.length
+        and max(config.params.get("chunk_counts", (0,)))
+        <= regions.data.length // config.chunk_bytes
         and KEY in config.needs
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import RaidxError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.regions import PAYLOAD_BITS
-from raidx_fuse.format.table_page import chunks_that_fit
+from raidx_fuse.format.table_page import chunks_on
 from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.layouts.placements.bundled import CELLS_MAX, SPARE_CHUNKS, BundleLayout
 from raidx_fuse.layouts.planning.allocate import maximum
@@ -147,8 +147,7 @@ class Capacity:
         if len(counts) > WIDTH_MAX:
             raise UsageError(f"an array has at most {WIDTH_MAX} members", reason=Reason.LIMIT)
         for role, size in zip(roles, sizes, strict=True):
-            usable = config.usable_bytes(size)
-            counts[role] = chunks_that_fit(usable, self.member_set.data_offset, config.chunk_bytes)
+            counts[role] = chunks_on(config, size)
             if counts[role] <= SPARE_CHUNKS:
                 least = self.member_set.data_offset + (SPARE_CHUNKS + 1) * config.chunk_bytes
                 raise TooSmallError(

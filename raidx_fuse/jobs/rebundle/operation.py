@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import (
@@ -29,10 +31,12 @@ from raidx_fuse.errors import (
     TooSmallError,
 )
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.sums import VACANT
 from raidx_fuse.format.pages import erase_region
-from raidx_fuse.format.table_page import chunks_that_fit, share_region
+from raidx_fuse.format.table_page import chunks_on, share_region
 from raidx_fuse.jobs.attach import assign_role
 from raidx_fuse.jobs.costs import copy_cost, redundancy_kept
+from raidx_fuse.jobs.move_sums import CameFrom, came_from_roles
 from raidx_fuse.jobs.rebundle.capacity import Capacity
 from raidx_fuse.jobs.rebundle.job import EVACUATE, GROW, RESTORE, RebundleJob
 from raidx_fuse.jobs.reshape import Change, quiesce, reshape
@@ -183,6 +187,9 @@ class RebundleOperation:
             Change(
                 plan=plan,
                 swap=lambda planned, records: self._seat(records, *planned),
+                came_from=lambda planned: came_from_roles(
+                    member_set.config, len(planned[0]), planned[1]
+                ),
                 members=members,
                 chunks=lambda _: chunks,
                 prepare=lambda planned: self._clear_shares(members, *planned),
@@ -250,13 +257,7 @@ class RebundleOperation:
 
     def gains(self, role: Role, size_bytes: int) -> int:
         """Return how many more chunks than *role* has a member of *size_bytes* has room for."""
-        return max(0, self._fitting(size_bytes) - self.layout.counts[role])
-
-    def _fitting(self, size_bytes: int) -> int:
-        """Return how many chunks a member of *size_bytes* has room for."""
-        member_set = self.member_set
-        usable = member_set.config.usable_bytes(size_bytes)
-        return chunks_that_fit(usable, member_set.data_offset, self.context.chunk_bytes)
+        return max(0, chunks_on(self.member_set.config, size_bytes) - self.layout.counts[role])
 
     async def prepare_share(self, role: Role, member: Member) -> None:
         """Write the share of *role* where it lies once *member* has the role, if that is larger.
@@ -307,7 +308,7 @@ class RebundleOperation:
         if they do not fit, BusyError if requests do not end in time.
         """
         layout, table = self.layout, self.context.journal.chunk_table
-        chunks = self._fitting(member.size_bytes)
+        chunks = chunks_on(self.member_set.config, member.size_bytes)
         if chunks >= layout.counts[role]:
             return
         async with self.context.closed():
@@ -320,9 +321,10 @@ class RebundleOperation:
                     action="use a larger one",
                 )
             behind = layout.cells_of(role)[chunks:]
-            cells = behind[behind != NOWHERE].tolist()
-            free = layout.free_chunks(role).tolist()
-            table.apply([(cell, role, free[n]) for n, cell in enumerate(cells)])
+            held = np.flatnonzero(behind != NOWHERE)
+            cells, free = behind[held].tolist(), layout.free_chunks(role)[: len(held)].tolist()
+            await table.forget_sums({(role, chunk) for chunk in (*(held + chunks).tolist(), *free)})
+            table.apply([(cell, role, place) for cell, place in zip(cells, free, strict=True)])
             counts = list(layout.counts)
             counts[role] = chunks
             layout.take_counts(counts)
@@ -458,7 +460,12 @@ class RebundleOperation:
         try:
             await reshape(
                 self.array,
-                Change(plan=plan, swap=lambda role, _: self._vacate(role), renumbers=True),
+                Change(
+                    plan=plan,
+                    swap=lambda role, _: self._vacate(role),
+                    came_from=self._without,
+                    renumbers=True,
+                ),
             )
         except InUseError:
             return False
@@ -466,6 +473,10 @@ class RebundleOperation:
             self.layout.closed.discard(role)
         log.warning("role %d is vacant now: no chunk is on it", role)
         return True
+
+    def _without(self, role: Role) -> CameFrom:
+        config = self.member_set.config
+        return [VACANT if old == role else old for old in came_from_roles(config)]
 
     def _vacate(self, role: Role) -> list[Member]:
         """Remove the member of *role*, in memory, without an await; return it."""

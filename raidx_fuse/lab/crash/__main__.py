@@ -146,7 +146,7 @@ def _cells(
             for name in names
             for has_sums in (False, True)
             if sums in (None, "on" if has_sums else "off")
-            and not (has_sums and (LAYOUTS[name].bundled or theme.startswith(PAIRS)))
+            and not (has_sums and theme.startswith(PAIRS))
             for mode in journals or MODES
         ]
         for cell in filter(is_pair, themed):

@@ -282,8 +282,9 @@ class _Oracle:
                 sums = sums_of(array.member_set.config)
                 # A restripe to a layout that tolerates more gives the tables no more copies, and
                 # those of members that are leaving have fewer.
-                tables = () if sums is None else sums.tables
-                few = any(len(table.slots) <= len(self.left.lost) for table in tables)
+                roles = () if sums is None else array.member_set.config.roles()
+                lost = len(self.left.lost)
+                few = sums is not None and any(len(sums.tables[r].slots) <= lost for r in roles)
                 await check_whole(array, complete=not (self.recording.sums_begin or few))
 
 

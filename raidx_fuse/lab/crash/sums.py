@@ -15,7 +15,8 @@ from raidx_fuse.format.configuration.sums import sums_of
 from raidx_fuse.format.regions import PAGE_BYTES, SUMS_PER_PAGE
 from raidx_fuse.format.sum_table import decode_sums, seed_of
 from raidx_fuse.lab.crash.state import ViolationError
-from raidx_fuse.layouts.numbers import Role, Stripe
+from raidx_fuse.layouts.numbers import Role, Stripe, by_role
+from raidx_fuse.layouts.placements.bundled import BundleLayout, table_of
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.base import Member
 
@@ -63,7 +64,8 @@ async def live_pages(array: Array) -> list[Place]:
 async def check_whole(array: Array, *, complete: bool = True) -> None:
     """Check that each live page of *array* has a sum that fits what lies there; nobody writes.
 
-    Not *complete*: it may have none. Raises ViolationError.
+    Not *complete*: it may have none. Where chunks move, free places have none. Raises
+    ViolationError.
     """
     member_set = array.member_set
     sums = member_set.sums
@@ -76,6 +78,9 @@ async def check_whole(array: Array, *, complete: bool = True) -> None:
             if begun != (array.context.layout, member_set.role_epoch):
                 break
             await _check_page(array, stripe, role, at, complete=complete)
+        layout = table_of(array.context.layout)
+        if layout is not None:
+            await _check_free(array, layout)
 
 
 async def _check_page(array: Array, stripe: Stripe, role: Role, at: int, *, complete: bool) -> None:
@@ -93,6 +98,24 @@ async def _check_page(array: Array, stripe: Stripe, role: Role, at: int, *, comp
         what = "does not fit its sum"
     if what and (stripe, role, at) in await live_pages(array):  # a job may have moved it
         raise ViolationError(f"role {role}: the page at byte {at} of stripe {stripe} {what}")
+
+
+async def _check_free(array: Array, layout: BundleLayout) -> None:
+    """Check that no place of *layout* has sums that holds no chunk of a bundle.
+
+    A chunk that a discard has made unwritten may have some, if a cut came: nothing reads it.
+    """
+    member_set, size = array.member_set, array.context.chunk_bytes
+    sums = member_set.sums
+    assert sums is not None
+    for role, count in by_role(layout.counts):
+        if role in member_set.lost or role in member_set.watermarks:
+            continue
+        await sums.load([(role, member_set.data_offset, (), count * size)])
+        for number in layout.free_chunks(role).tolist():
+            begin = member_set.data_offset + number * size
+            if sums.lacking(role, begin, size) != size // PAGE_BYTES:
+                raise ViolationError(f"role {role}: chunk {number} is free, and has sums")
 
 
 async def check_copies(array: Array, places: Iterable[Place], members: list[Member]) -> None:

@@ -60,10 +60,10 @@ PLACING = (
     Mutant(
         "later-commits-are-placed-too",
         JOURNAL,
-        "            await self.cells.write_frozen()",
+        "            await self.place_frozen(",
         "            self.overlay.frozen |= self.overlay.current\n"
         "            self.overlay.current = {}\n"
-        "            await self.cells.write_frozen()",
+        "            await self.place_frozen(",
         "what was committed during the flush goes to its place before its record is durable",
         (*LOGGED, *TWO_LOSSES),
         (*ORDER, *MOMENTS),

@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "tail-moves-before-the-sums",
         "raidx_fuse/journal/journal.py",
-        "                await self.member_set.sums.save()\n",
-        "                pass\n",
+        "        await self.cells.save_sums()\n",
+        "",
         "what the log does not redo any more does not fit the old sums",
         LOGGED,
         TESTS,

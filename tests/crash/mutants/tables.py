@@ -170,8 +170,8 @@ TABLES = (
     Mutant(
         "role-given-up-with-records-that-name-it",
         RESHAPE,
-        "swap=lambda role, _: self._vacate(role), renumbers=True)",
-        "swap=lambda role, _: self._vacate(role))",
+        "                    came_from=self._without,\n                    renumbers=True,\n",
+        "                    came_from=self._without,\n",
         "a replay lays a record onto whoever has the role then, or lacks the log that left",
         MEMBERS,
         MOVE_TESTS,
