@@ -17,13 +17,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from raidx_fuse.cli import defaults, streams
+from raidx_fuse.cli import defaults, slips, streams
 from raidx_fuse.cli.command_table import ALIASES, SECTIONS, TABLE
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.errors import RaidxError, Reason, UsageError, shortage
 from raidx_fuse.layouts.codes.code import LayoutError
 
 SENTENCE = 1000  # characters: no first sentence of a help is longer
+HELP_OPTIONS = {"help_option_names": ["--help", "-h"]}
 WORD = 4096  # characters: what a message repeats of a word, which is at most a path
 
 
@@ -45,6 +46,7 @@ class Verb(click.Command):
     """A command with ``--json`` and ``--bytes``; its `Output` is the context's object."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = HELP_OPTIONS | (kwargs.get("context_settings") or {})
         super().__init__(*args, **kwargs)
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document.")
@@ -64,6 +66,11 @@ class Verb(click.Command):
         if parent is not None and parent.default_map:
             extra["default_map"] = defaults.of_command(self, parent.default_map.get(str(self.name)))
         return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; raise UsageError for known slips (slips.py)."""
+        slips.note(ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command with the `Output` that its two shared options describe."""
@@ -98,7 +105,15 @@ class Nouns(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve as click does; raise UsageError with similar names for an unknown command."""
+        """Resolve as click does; raise UsageError with similar names for an unknown command.
+
+        `help` before a command is `--help` behind it.
+        """
+        if args[0] == "help":
+            if not args[1:]:
+                click.echo(ctx.get_help(), color=ctx.color)
+                ctx.exit()
+            args = [*args[1:], "--help"]
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches  # late: for this error alone
@@ -203,6 +218,8 @@ def _without_folder(error: Exception) -> RaidxError | None:
 
 def _usage(error: click.UsageError) -> UsageError:
     """Return a usage error as one line that says which --help to read."""
+    if (found := slips.found(error)) is not None:
+        return found
     message, action = error.format_message().rstrip("."), None
     if error.ctx is not None and "did you mean" not in message and "--help" not in message:
         action = f"see '{error.ctx.command_path} --help'"

@@ -10,7 +10,7 @@ try:
     put_off("numpy", "trio")
     import click
 
-    from raidx_fuse.cli.app import Commands, Verbs
+    from raidx_fuse.cli.app import HELP_OPTIONS, Commands, Verbs
     from raidx_fuse.version import VERSION
 except (ImportError, MemoryError, OSError) as error:
     # Under ulimit -v or -n the libraries may fail to load; any other missing module is a bug.
@@ -19,7 +19,7 @@ except (ImportError, MemoryError, OSError) as error:
     sys.exit("raidx: not enough memory or files to begin; allow more: ulimit -v, ulimit -n")
 
 
-@click.group("raidx", cls=Verbs, commands=Commands())
+@click.group("raidx", cls=Verbs, commands=Commands(), context_settings=HELP_OPTIONS)
 @click.version_option(VERSION, message="raidx %(version)s")
 def main() -> None:
     """A virtual disk over member disks: RAID to mount, break, grow and study.

@@ -102,8 +102,11 @@ class MountedArray(ParameterType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return MOUNT or MOUNT:ARRAY; an unknown name as it is."""
-        from raidx_fuse.cli.asking import array_named  # late: completion and help do without
+        from raidx_fuse.cli import slips  # late: completion and help do without
+        from raidx_fuse.cli.asking import array_named
 
+        if ctx is not None and param is not None and param.param_type_name == "argument":
+            slips.check_order(ctx, param, str(value))
         return array_named(str(value)) if self._named else str(value)
 
     def shell_complete(

@@ -7,12 +7,15 @@
 >>> format_size(1572864), format_size(1000), format_size(4096)
 ('1.50 MiB', '1000 B', '4 KiB')
 
-Times likewise: ``100us``, ``0.1ms``, ``2s``; a plain number is seconds.
+Times likewise: ``100us``, ``0.1ms``, ``2s``, ``5m`` or ``5min``, ``12h``, ``7d``, ``2w``; a plain
+number is seconds.
 
->>> parse_seconds("100us"), parse_seconds("4 ms"), parse_seconds("0.5")
-(0.0001, 0.004, 0.5)
->>> format_seconds(5e-05), format_seconds(0.0010947), format_seconds(604800.0), format_seconds(0)
-('50us', '1.095ms', '604800s', '0s')
+>>> parse_seconds("100us"), parse_seconds("4 ms"), parse_seconds("0.5"), parse_seconds("5m")
+(0.0001, 0.004, 0.5, 300.0)
+>>> format_seconds(5e-05), format_seconds(0.0010947), format_seconds(90.0), format_seconds(0)
+('50us', '1.095ms', '90s', '0s')
+>>> format_seconds(604800.0), format_seconds(300.0)
+('7d', '5min')
 """
 
 from __future__ import annotations
@@ -27,8 +30,20 @@ SECONDS_MAX = 100 * 365.25 * 86400
 _TEXT_MAX = 60  # characters; longer texts are no size or time
 _PREFIXES = "KMGTPE"
 _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([{_PREFIXES}])(iB|B)?|B)?\s*", re.IGNORECASE)
-_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]{1,3})?)\s*(us|ms|s)?\s*", re.IGNORECASE)
-_SECONDS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
+_TIME = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]{1,3})?)\s*(us|ms|s|min|m|h|d|w)?\s*", re.IGNORECASE
+)
+_SECONDS = {
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+    "w": Decimal(7 * 86400),
+}
+_LONG = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def parse_size(text: str) -> int:
@@ -57,7 +72,7 @@ def parse_seconds(text: str) -> float:
     match = _TIME.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if not match:
         raise UsageError(
-            f"{text[:_TEXT_MAX]!r} is not a time", action="write for example 100us, 4ms or 0.5s"
+            f"{text[:_TEXT_MAX]!r} is not a time", action="write for example 4ms, 0.5s, 5min or 7d"
         )
     number, unit = match.groups()
     seconds = float(Decimal(number) * _SECONDS[(unit or "s").lower()])
@@ -68,6 +83,9 @@ def parse_seconds(text: str) -> float:
 
 def format_seconds(seconds: float) -> str:
     """Return *seconds* as text that `parse_seconds` accepts, rounded to four digits."""
+    for unit, of_s in _LONG:
+        if seconds >= of_s and not seconds % of_s:
+            return f"{seconds / of_s:.0f}{unit}"
     unit, factor = "s", 1.0
     if 0 < seconds < 1:
         unit, factor = ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)

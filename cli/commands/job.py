@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @verb()
 @array_argument
-@click.option("--check", "mode", flag_value="check", default=True, help="Report only (default).")
-@click.option("--repair", "mode", flag_value="repair", help="Also correct mismatches.")
+@click.option("--check", is_flag=True, help="Report only (default).")
+@click.option("--repair", is_flag=True, help="Also correct mismatches.")
 @wait_option
-def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
+def scrub(out: Output, array: str, check: bool, repair: bool, wait: bool) -> int:
     """Read all written chunks, compare the parity, and report each mismatch.
 
     --repair fixes every mismatch that parity can attribute to one member. Where parity cannot show
@@ -36,7 +36,9 @@ def scrub(out: Output, array: str, mode: str, wait: bool) -> int:
     scrub that begins by itself (scrub_each_s). Pages without a checksum get one where all others
     confirm them. What cannot be read at all is written again by either, as by any other read.
     """
-    result = ask(out, array, "scrub", repair=mode == "repair")
+    if check and repair:
+        raise UsageError("--check only reports, --repair corrects", action="leave one of them out")
+    result = ask(out, array, "scrub", repair=repair)
     if not wait:
         out.emit(result, f"scrub started (job {result['job']}): raidx job {array} list")
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -158,6 +159,9 @@ def mount(
         raise UsageError("--mode goes with --allow-other only")
     if lab and read_only:
         raise UsageError("--lab breaks members, which --read-only forbids: give one of them")
+    if len(members) > 1 and not os.path.isdir(members[-1]) and os.path.isdir(members[0]):
+        behind = shlex.join([*members[1:], members[0]])
+        raise UsageError("MOUNTPOINT comes last", action=f"raidx mount {behind}")
     request = MountRequest(
         tuple(absolute(member) for member in members[:-1]),
         mountpoint.check(members[-1], allow_other=allow_other),

@@ -37,7 +37,7 @@ from pathlib import Path
 from raidx_fuse.errors import InUseError, RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint as mountpoints
 from raidx_fuse.fuse.mountpoint import FUSE_TYPE, Mount
-from raidx_fuse.members.kernel_files import kernel_text
+from raidx_fuse.members.kernel_files import kernel_text, lock_holder
 from raidx_fuse.members.local import identity_of
 
 Device = tuple[int, int]
@@ -199,9 +199,8 @@ def _share(descriptor: int, path: str, file: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InUseError(
-            f"{path}: {file}, which lies below it, is in use by another mount or command"
-        ) from None
+        holder = lock_holder(os.fstat(descriptor))
+        raise InUseError(f"{path}: {file}, which lies below it, is in use by {holder}") from None
 
 
 def _files_below(device: Device, seen: set[Device]) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
+_COMMAND_CHARS = 200
+
 
 def kernel_text(path: str | os.PathLike[str]) -> str:
     """Return a file of the kernel (/proc, /sys), or of the system, as text. Raises OSError.
@@ -30,3 +32,24 @@ def rotates(status: os.stat_result) -> bool | None:
         except OSError:
             continue
     return None
+
+
+def lock_holder(status: os.stat_result) -> str:
+    """Return "process PID (its command)" of a process that has locked a file (flock).
+
+    "another process" if the kernel does not say which: it may run in another container.
+    """
+    device = status.st_dev
+    place = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
+    try:
+        for line in kernel_text("/proc/locks").split("\n"):
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 fe:00:42 0 EOF
+            if len(words) > 5 and words[1] == "FLOCK" and words[5] == place and int(words[4]) > 0:
+                typed = kernel_text(f"/proc/{words[4]}/cmdline").rstrip("\0").split("\0")
+                if os.path.basename(typed[0]).startswith("python"):
+                    typed = typed[1:]
+                command = " ".join([os.path.basename(typed[0]), *typed[1:]])
+                return f"process {words[4]} ({command[:_COMMAND_CHARS]})"
+    except (OSError, IndexError):
+        pass
+    return "another process"

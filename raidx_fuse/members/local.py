@@ -46,7 +46,7 @@ from raidx_fuse.members.base import (
     host_error,
     host_errors,
 )
-from raidx_fuse.members.kernel_files import rotates
+from raidx_fuse.members.kernel_files import lock_holder, rotates
 from raidx_fuse.members.threads import Workers
 
 SLOW_WRITE_S = 0.004
@@ -410,9 +410,10 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
+            holder = lock_holder(os.fstat(fd))
             os.close(fd)
             if error.errno == errno.EWOULDBLOCK:
-                raise InUseError(f"{path}: in use by another mount or command") from None
+                raise InUseError(f"{path}: in use by {holder}") from None
             raise host_error(path, "lock", error) from None
     return fd
 

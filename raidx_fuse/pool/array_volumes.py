@@ -238,7 +238,7 @@ class ArrayVolumes:
 
     async def _enlarge(self, volume: Volume, size_bytes: int) -> None:
         table = self.table()
-        self._require_table(table)
+        self._require_table(table, enlarging=True)
         record = table.find(volume.uuid)
         assert record is not None
         held = sum(extent.length for extent in record.extents)
@@ -304,7 +304,7 @@ class ArrayVolumes:
         taken = [extent for extent in table.taken() if extent not in more]
         return allocate(free_ranges(taken, self.array.room_bytes), size_bytes, self._unit())
 
-    def _require_table(self, table: VolumeTable) -> None:
+    def _require_table(self, table: VolumeTable, *, enlarging: bool = False) -> None:
         if table.exchanges:
             raise JobRunningError(
                 f"what is free on array {self.array.name} is for volumes that change places",
@@ -312,9 +312,12 @@ class ArrayVolumes:
             )
         if table.is_whole:
             (whole,) = table.volumes
+            action = f"shrink it: raidx volume resize MOUNT {whole.name} SIZE"
+            if enlarging:
+                action = "add a disk: raidx add-disk; or enlarge all disks: raidx resize ARRAY max"
             raise UsageError(
                 f"volume {whole.name} is the whole array {self.array.name}: nothing is free",
-                action=f"shrink it: raidx volume resize MOUNT {whole.name} SIZE",
+                action=action,
                 reason=Reason.ARRAY_FULL,
             )
 

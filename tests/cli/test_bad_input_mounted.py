@@ -265,3 +265,42 @@ def test_a_full_host_under_sparse_members(small_host: Path, layout: str) -> None
         for number in range(done):
             assert file.read(step) == bytes([number]) * step, f"step {number} after a remount"
     assert "no problem found" in checked(small_host, "check a b c"), "a full host breaks no disk"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("resize 2MiB mnt", ["ARRAY comes first", "raidx resize mnt 2MiB"]),
+        ("fail b mnt", ["ARRAY comes first", "raidx fail mnt b"]),
+        ("job list mnt", ["ARRAY comes first", "raidx job mnt list"]),
+        ("volume create v mnt 1MiB", ["MOUNT comes first", "raidx volume create mnt v 1MiB"]),
+        ("set mnt speed_max 5MiB", ["speed_max 5MiB is one word", "raidx set mnt speed_max=5MiB"]),
+        ("set mnt scrub_each_s=7days", ["'7days' is not a time", "7d"]),
+        ("scrub --repair --check mnt", ["--check only reports"]),
+        ("resize mnt 2GiB", ["is the whole array", "add a disk"]),
+    ],
+)
+def test_a_slip_is_answered_with_what_to_type(shared: Path, line: str, words: list[str]) -> None:
+    before = checked(shared, "status mnt --json")
+    done = raidx(shared, line)
+    assert done.status == USAGE, done
+    (said,) = done.stderr.splitlines()
+    assert all(word in said for word in words), said
+    assert checked(shared, "status mnt --json") == before
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("shared")
+    checked(folder, "create --layout raid5 --size 4MiB a b c")
+    with mounted(folder, "a b c"):
+        yield folder
+
+
+def test_who_uses_a_member_is_named(shared: Path) -> None:
+    done = raidx(shared, "mount a b c other")
+    assert done.status == USAGE  # no such folder
+    (shared / "other").mkdir()
+    done = raidx(shared, "mount a b c other")
+    assert done.status == FAILED
+    assert "in use by process" in done.stderr
