@@ -148,7 +148,7 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
 
     The stripes' locks are held. Raises MemberError and MemberLostError as the members do.
     """
-    context = resync.context
+    context, sums = resync.context, resync.context.member_set.sums
     live = []
     for stripe in stripes:
         unwritten = context.unwritten_cells(stripe)
@@ -159,9 +159,10 @@ async def finish(resync: Resync, stripes: list[Stripe]) -> None:
     if live:
         await heal_rot(context, live)
         await resync.check(live)
-        sums = context.member_set.sums
         if sums is not None:
             sums.note_unverified((await fill_sums(context, live)).total())
+    if sums is not None and stripes:
+        await sums.forget_past(context.layout, stripes)
 
 
 async def _clean(context: ArrayContext, stripe: Stripe, cell: CellIndex) -> None:

@@ -11,8 +11,9 @@ is read when a page of it is first needed. On the members the tables follow:
     past the log    mark durable -> data -> sums (`save`) -> flush -> unmark
     rebuild         copy -> sums (`save`) -> flush -> watermark
     a chunk moves   through the log; where it lay: none -> flush -> page of the look-up table
-    after a crash   records are redone with their sums; in marked regions there are none
-                    (`forget_stripes`) until the resync has made their stripes consistent
+    after a crash   records are redone with their sums; in marked regions there are none in memory
+                    (`forget_stripes`), and on the members those of before, until the resync has
+                    made their stripes consistent
 
 So a table on a member is right but for what the log redoes and for marked regions, whenever the
 power goes: no two writes have to be atomic together. A cut leaves old and new sectors of a table,
@@ -282,6 +283,7 @@ class Sums:
         self._tables: list[Values] = []
         # What the sums of stripes that await their resync were before the crash.
         self._past: list[Values] = []
+        self._has_past = False  # else the memory of *_past* stays untouched
         self._loaded: list[bytearray] = []
         self._generations: list[Values] = []
         self._take(stored, [None] * len(stored.tables))
@@ -484,10 +486,9 @@ class Sums:
             dirty, self._dirty = self._dirty, set()
             requests: list[MemberIO] = []
             for role, number in sorted(dirty):
-                entries = self._tables[role][number * ENTRIES : (number + 1) * ENTRIES]
                 generation = int(self._generations[role][number]) + 1
                 self._generations[role][number] = generation
-                content = encode_sums(entries, number, self._seeds[role], generation)
+                content = self._encode(role, number, generation)
                 for holder, offset in self._holders(role):
                     at = offset + number * PAGE_BYTES
                     requests.append((holder, at, [content], PAGE_BYTES))
@@ -496,6 +497,17 @@ class Sums:
             except BaseException:
                 self._dirty |= dirty
                 raise
+
+    def _encode(self, role: Role, number: int, generation: int) -> bytes:
+        """Return page *number* of the table of *role* as it is saved.
+
+        What awaits its resync keeps the sums of before the crash: another one may come before.
+        """
+        part = slice(number * ENTRIES, (number + 1) * ENTRIES)
+        entries, past = self._tables[role][part], self._past[role][part]
+        if self._has_past and past.any():
+            entries = np.where(entries == 0, past, entries)
+        return encode_sums(entries, number, self._seeds[role], generation)
 
     async def save_all(self) -> None:
         """Have every member hold the sums as they are, because a new one must hold them, too.
@@ -525,10 +537,7 @@ class Sums:
                 for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
                     first, found = int(run[0]), generations[run].tolist()
                     content = [
-                        encode_sums(
-                            self._tables[role][number * ENTRIES : (number + 1) * ENTRIES],
-                            *(number, self._seeds[role], generation),
-                        )
+                        self._encode(role, number, generation)
                         for number, generation in zip(run.tolist(), found, strict=True)
                     ]
                     await copy.write(copy.offset + first * PAGE_BYTES, content)
@@ -589,6 +598,8 @@ class Sums:
 
     def _set(self, role: Role, first: int, values: Values | int, count: int) -> None:
         self._tables[role][first : first + count] = values
+        if self._has_past:
+            self._past[role][first : first + count] = 0
         dirty = self._dirty
         for number in range(first // ENTRIES, (first + count - 1) // ENTRIES + 1):
             dirty.add((role, number))
@@ -724,27 +735,44 @@ class Sums:
     async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
         """Let the cells of stripes have no sum: a crash came while they were written.
 
-        Their *past* sums are kept for the resync (jobs/fill_sums.py).
-        The dirty bitmap says so durably, and the sums follow before its bits are cleared.
+        Their *past* sums are kept for the resync (jobs/fill_sums.py), also on the members: another
+        crash may come before it. The dirty bitmap says so durably, and the sums follow before its
+        bits are cleared.
         """
-        pages = layout.chunk_bytes >> PAGE_SHIFT
-        inner = np.arange(pages)
         for stripes in ranges:
             for at in range(stripes.start, stripes.stop, ENTRIES):
                 numbers = np.arange(at, min(stripes.stop, at + ENTRIES), dtype=np.int64)
-                for cell in cell_range(0, len(layout.code.cells)):
-                    roles, chunks = layout.places(numbers, cell)
-                    for role in np.unique(roles).tolist():
-                        if not 0 <= role < self._width:
-                            continue
-                        places = chunks[roles == role]
-                        first, end = int(places.min()) * pages, (int(places.max()) + 1) * pages
-                        await self._load(Role(role), first // ENTRIES, -(-end // ENTRIES))
-                        found = (places[:, None] * pages + inner).ravel()
-                        self._past[role][found] = self._tables[role][found]
-                        self._tables[role][found] = 0
-                        numbers_of = np.unique(found // ENTRIES).tolist()
-                        self._dirty.update((Role(role), number) for number in numbers_of)
+                async for role, found in self._cells_of(layout, numbers):
+                    self._past[role][found] = self._tables[role][found]
+                    self._tables[role][found] = 0
+                    self._has_past = True
+                    self._note_changed(role, found)
+
+    async def forget_past(self, layout: Layout, stripes: Sequence[int]) -> None:
+        """Forget what the sums of *stripes* were before a crash: their resync has ended."""
+        async for role, found in self._cells_of(layout, np.array(stripes, np.int64)):
+            if self._past[role][found].any():  # of cells that are lost, or hold nothing
+                self._past[role][found] = 0
+                self._note_changed(role, found)
+
+    def _note_changed(self, role: Role, pages: NDArray[np.int64]) -> None:
+        self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
+
+    async def _cells_of(
+        self, layout: Layout, stripes: NDArray[np.int64]
+    ) -> AsyncIterator[tuple[Role, NDArray[np.int64]]]:
+        """Yield (role, pages) of the cells of *stripes*; their sums are in memory."""
+        pages = layout.chunk_bytes >> PAGE_SHIFT
+        inner = np.arange(pages)
+        for cell in cell_range(0, len(layout.code.cells)):
+            roles, chunks = layout.places(stripes, cell)
+            for role in np.unique(roles).tolist():
+                if not 0 <= role < self._width:
+                    continue
+                places = chunks[roles == role]
+                first, end = int(places.min()) * pages, (int(places.max()) + 1) * pages
+                await self._load(Role(role), first // ENTRIES, -(-end // ENTRIES))
+                yield Role(role), (places[:, None] * pages + inner).ravel()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -1064,5 +1092,6 @@ class Sums:
         if not empty.any():
             return 0
         values = self._values(role, first, [content])
+        others = int((empty & (values != self._past[role][first:end])).sum())
         self._set(role, first, np.where(empty, values, table), end - first)
-        return int((empty & (values != self._past[role][first:end])).sum())
+        return others

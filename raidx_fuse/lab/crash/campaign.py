@@ -155,8 +155,12 @@ class _Crasher:
         return images
 
     def _left(self, cut: Cut) -> Left:
+        recorded = self.recorded
         images = self._images(self._disks, cut, range(len(self._disks)))
-        return Left(self.recorded, cut.moment, images, frozenset(cut.lost), cut.unread)
+        if recorded.rot_while_off is not None and recorded.rots_at(cut.moment):
+            state = State(recorded.cell, recorded.seed, cut)
+            recorded.rot_while_off.strike(images, state.generator("rot"))
+        return Left(recorded, cut.moment, images, frozenset(cut.lost), cut.unread)
 
     def _left_again(self, left: Left, again: Sequence[DiskState], before: State, cut: Cut) -> Left:
         """Return what *cut* left of *again*, the disks of *left* in the recovery from *before*."""

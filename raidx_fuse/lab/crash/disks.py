@@ -32,6 +32,7 @@ from raidx_fuse.members.simulated.virtual_time import sleep
 
 PACES = ("inline", "cached", "queued", "uneven")
 SLOW_FLUSHES = ("cached", "uneven")
+QUEUED = ("queued", "uneven")  # reads and writes suspend
 MOODY = "moody"  # not in PACES: only workloads whose requests share commit batches have it
 _TAKEN = 0.6  # share of the writes that a moody disk completes synchronously
 _REFUSED = 0.7  # share of the writes that a disk refuses for a while

@@ -23,7 +23,7 @@ from raidx_fuse.format.regions import (
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.journal.unsettled import RECORD_SHARE
-from raidx_fuse.lab.crash.disks import PACES, SLOW_FLUSHES, SectorDisk
+from raidx_fuse.lab.crash.disks import PACES, QUEUED, SLOW_FLUSHES, SectorDisk
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.layouts.numbers import Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.bundled import bundle_code
@@ -56,6 +56,7 @@ HUGE_METADATA_BYTES = 1 << 30
 HUGE_CHUNK_BYTES = 64 << 10  # smaller chunks make large maps and regions of many stripes
 
 # Images with large regions: the workload uses some stripes in a few of them.
+PACES_OF = {"squeeze": SLOW_FLUSHES, "streams": SLOW_FLUSHES, "beside": QUEUED}  # else any
 REGION_STRIPES = 64  # at least, that share a bit of the dirty bitmap
 HUGE_PARTS, HUGE_PART = 15, 20  # number of parts; sectors of each, across the end of a chunk
 FIRST_SECTOR_BITS = (SECTOR_BYTES - PAGE_HEADER_BYTES) * 8
@@ -95,7 +96,7 @@ class Shape:
         return Shape(
             width + (theme == "leave"),
             rng.randint(6, 12),
-            rng.choice(SLOW_FLUSHES if theme in ("squeeze", "streams") else PACES),
+            rng.choice(PACES_OF.get(theme, PACES)),
             rng.random() < 0.5 and not huge,
             huge,
             ends=theme == "ends",

@@ -156,7 +156,9 @@ class _Oracle:
         self.recording = left.recording
         self.rng = generator
         self.record = record
-        self.damaged = any(one.is_damaged(left.moment) for one in self.recording.arrays)
+        self.rots = self.recording.rots_at(left.moment)
+        is_wrong = any(one.is_damaged(left.moment) for one in self.recording.arrays)
+        self.damaged = is_wrong or self.rots
         self.exempt = left.exempt
         self.rotten = [rot for rot in left.recording.rotten if rot.begin < left.moment < rot.end]
 
@@ -274,7 +276,7 @@ class _Oracle:
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
-        if not self.damaged:
+        if not self.damaged or self.rots:  # what has rotted is healed by now
             with trio.fail_after(MOUNT_LIMIT_S):
                 await check_parity(array, self._excuses_parity(array.context.layout))
             self._check_calm([array], "in a scrub")
@@ -304,7 +306,7 @@ class _ArrayOracle(_Oracle):
         if self.rotten:
             await self._excuse_unverified(members)
         draw = self.rng.random()
-        if self.record is None and draw < 0.06:
+        if self.record is None and draw < 0.06 and not self.rots:  # a resync finds what rots
             before = [_content(member) for member in members]
             async with open_array(
                 members, read_only=True, start_degraded=self.degraded_ok

@@ -265,7 +265,9 @@ class Player(VolumePlayer):
             stripes = SCATTERED_STRIPES if self.is_scattered else POOL_STRIPES
             shape = Shape(0, stripes, PACES[seed % len(PACES)], zeroed=False)
         self.shape = shape or Shape.drawn(cell, theme, rng)
-        if shape is None and theme in REGION_THEMES:
+        if shape is None and theme == "off":  # what rots is in a region with what is written
+            self.shape = replace(self.shape, regions=True)
+        elif shape is None and theme in REGION_THEMES:
             regions = random.Random(f"{cell} {seed} regions").random() < REGIONS_SHARE
             self.shape = replace(self.shape, regions=regions)
         if self.has_door and shape is None and self.shape.pace != "inline":

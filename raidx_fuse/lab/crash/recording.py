@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from raidx_fuse.errors import FormatError
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, Regions
+from raidx_fuse.format.regions import PAGE_BYTES, SUPERBLOCK_SLOT_BYTES, Regions
 from raidx_fuse.format.superblock import Superblock, decode_superblock
 from raidx_fuse.lab.crash.disks import SLOTS_BYTES
 from raidx_fuse.lab.crash.hardware import Parts
@@ -215,6 +215,37 @@ class Rot:
     sectors: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class RotWhileOff:
+    """Pages rot while the power is off, if it goes at an event from *begin* to *end*.
+
+    *places*: (stripe, disk, byte on the disk) of pages that nobody writes to by then. In each
+    stripe those of at most *liars* disks rot.
+    """
+
+    begin: int
+    end: int
+    places: tuple[tuple[int, int, int], ...]
+    liars: int
+
+    def covers(self, moment: int) -> bool:
+        """Return whether pages rot when the power goes at *moment*."""
+        return self.begin <= moment <= self.end
+
+    def strike(self, images: dict[int, Image], generator: random.Random) -> None:
+        """Let pages of some stripes rot in *images*, by disk."""
+        stripes = sorted({stripe for stripe, _, _ in self.places})
+        for stripe in generator.sample(stripes, generator.randint(1, min(4, len(stripes)))):
+            mine = [(disk, at) for one, disk, at in self.places if one == stripe]
+            disks = sorted({disk for disk, _ in mine})
+            liars = generator.sample(disks, generator.randint(1, self.liars))
+            for disk, at in mine:
+                if disk in liars and generator.random() < 0.7:
+                    inside = at + generator.randrange(PAGE_BYTES)
+                    (old,) = images[disk][inside : inside + 1]
+                    images[disk][inside : inside + 1] = bytes([old ^ 1 << generator.randrange(8)])
+
+
 @dataclass
 class Recording:
     """One workload that was run: the *record* of its disks, and the *volumes*.
@@ -229,6 +260,7 @@ class Recording:
     - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
     - *sums_begin*: some pages may have no checksum: they are switched on, or a write was refused;
     - *rotten*: where disks lie about what they hold, though checksums know it;
+    - *rot_while_off*: what rots when the power goes;
     - *tempting*: moments that the theme has made for caches that store the last write first;
     - *memory*, *lent*: by disk number, the images and RAM members of the state that was checked
       last. The next state uses them again, because new memory costs more than filling it.
@@ -249,6 +281,7 @@ class Recording:
     sums_begin: bool = False
     poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     rotten: list[Rot] = field(default_factory=list)
+    rot_while_off: RotWhileOff | None = None
     tempting: list[int] = field(default_factory=list)
     memory: dict[int, Image] = field(default_factory=dict)
     lent: dict[int, RamMember] = field(default_factory=dict)
@@ -269,6 +302,10 @@ class Recording:
 
     def verb_at(self, moment: int) -> str:
         return self.timeline.verb_at(moment)
+
+    def rots_at(self, moment: int) -> bool:
+        """Return whether pages rot when the power goes at *moment*."""
+        return self.rot_while_off is not None and self.rot_while_off.covers(moment)
 
     def weights(self) -> list[int]:
         """Return for each moment how much likelier than others it is to be tried."""
@@ -314,7 +351,7 @@ class Recording:
 
     def losses(self, moment: int, generator: random.Random) -> tuple[int, ...]:
         """Draw the disks to lose at *moment*: of each array at most as many as its code allows."""
-        if any(begin < moment < end for begin, end in self.filling):
+        if any(begin < moment < end for begin, end in self.filling) or self.rots_at(moment):
             return ()
         disks = range(len(self.record.starts))
         lost = (

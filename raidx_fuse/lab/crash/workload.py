@@ -15,7 +15,12 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape, in_sectors
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.themes.checksums import theme_rot, theme_sums
+from raidx_fuse.lab.crash.themes.checksums import (
+    theme_beside,
+    theme_rot,
+    theme_rot_while_off,
+    theme_sums,
+)
 from raidx_fuse.lab.crash.themes.members import (
     lose_and_rebuild,
     theme_copies,
@@ -45,7 +50,10 @@ HAD_POWER_CUT_SHARE = 0.35
 ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operations instead
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
-WITHOUT_WRITES_AT_CHANGES = ("hangs", "refusals", "latent", "scrub", "huge", "rot", POOL)
+WITHOUT_WRITES_AT_CHANGES = (
+    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside"),
+    POOL,
+)
 # Of the theme squeeze:
 SQUEEZED_MAX, HELD_UP_S, APART_S = 10, 0.1, 0.01
 
@@ -111,6 +119,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("rewrites", theme_rewrites, 0, logged and redundant),
         ("sums", theme_sums, 1, cell.sums),
         ("rot", theme_rot, 2, cell.sums),
+        ("off", theme_rot_while_off, 1, cell.sums and redundant),
+        ("beside", theme_beside, 1, cell.sums),
     )
     return {name: (script, weight) for name, script, weight, suits in themes if suits}
 

@@ -9,7 +9,8 @@ MEND = "raidx_fuse/engine/write/mend.py"
 TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
 LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
-BESIDE = ("raid5+sums:none:discards", "raid0+sums:none:hangs", "raid5+sums:none:replaces")
+BESIDE = ("raid0+sums:none:beside", "raid5+sums:none:beside", "raid1+sums:none:beside")
+OFF = ("raid5+sums:none:off", "raid1+sums:none:off", "rdp+sums:partial:off")
 REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums:none:replaces")
 GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:growth")
 RESTRIPED = ("raid5+sums:none:restripe", "raid0+sums:none:restripe", "raid1+sums:full:restripe")
@@ -153,7 +154,7 @@ MUTANTS = (
         "        await heal_rot(context, live)\n        await resync.check(live)\n",
         "        await fill_sums(context, live)\n        await resync.check(live)\n",
         "torn bytes get sums, and those that are right contradict them",
-        PAST,
+        OFF,
         TESTS,
     ),
     Mutant(
@@ -162,7 +163,16 @@ MUTANTS = (
         "        await heal_rot(context, live)\n",
         "",
         "bytes that rotted beside a write in flight are taken as they are",
-        PAST,
+        OFF,
+        TESTS,
+    ),
+    Mutant(
+        "sums-of-marked-regions-saved-as-none",
+        SUMS,
+        "            entries = np.where(entries == 0, past, entries)\n",
+        "            pass\n",
+        "a second crash, before the resync, takes what rotted beside the first for right",
+        OFF,
         TESTS,
     ),
     Mutant(

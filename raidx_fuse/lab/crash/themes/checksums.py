@@ -23,14 +23,15 @@ from raidx_fuse.format.regions import PAGE_BYTES
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import read_all
 from raidx_fuse.lab.crash.player import Player
-from raidx_fuse.lab.crash.recording import Rot
+from raidx_fuse.lab.crash.recording import Rot, RotWhileOff
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.lab.crash.sums import Place, check_whole, live_pages
-from raidx_fuse.layouts.numbers import MemberChunk, Role, cell_range
+from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.settings import SUMS
 
 MENDED_S = 120.0
+BETWEEN_READS_S = 0.004  # mean; about as long as a write of uneven disks takes
 KINDS = ("bits", "bits", "noise", "lost", "torn", "misdirected", "sums", "old sums")
 OF_SUMS = ("sums", "old sums")
 Contents = dict[tuple[Role, int], bytes]  # of pages, by role and byte on the member
@@ -72,6 +73,65 @@ async def theme_rot(player: Player) -> None:
     await player.flush()
 
 
+async def theme_rot_while_off(player: Player) -> None:
+    """Write some stripes; when the power goes, pages of others rot, in regions that are marked."""
+    rng, layout = player.rng, player.array.context.layout
+    await player.fill()
+    await rested(player)
+    sectors, player.sectors = player.sectors, max(8, player.sectors // rng.choice((2, 3)))
+    written = {
+        layout.locate(Chunk(player.parts.in_image(sector) * SECTOR_BYTES // layout.chunk_bytes))[0]
+        for sector in range(player.sectors)
+    }
+    places = tuple(
+        (int(stripe), player.roles.holder(role, player.event), at)
+        for stripe, role, at in await live_pages(player.array)
+        if stripe not in written
+    )
+    begin = player.event
+    await player.steps(4, 9)
+    if player.tolerance and places:
+        player.recording.rot_while_off = RotWhileOff(begin, player.event, places, player.tolerance)
+    player.sectors = sectors
+
+
+async def theme_beside(player: Player) -> None:
+    """Write one page again and again while it is read: what a read meets then is no rot."""
+    rng = player.rng
+    await player.fill()
+    await player.flush()
+    for _ in range(rng.randint(1, 3)):
+        where = player.place("page")
+        writers = [rng.randint(3, 12) for _ in range(rng.randint(1, 2))]
+        at, length = player.parts.place(*where)
+
+        async def write(times: int, where: tuple[int, int], left: list[int]) -> None:
+            for _ in range(times):
+                await player.write(*where)
+            left.remove(times)
+
+        async def read(at: int, length: int, left: list[int]) -> None:
+            while left:
+                await player.array.read(at, length)
+                await trio.sleep(rng.expovariate(1 / BETWEEN_READS_S))
+
+        async with trio.open_nursery() as nursery:
+            for times in writers[:]:
+                nursery.start_soon(write, times, where, writers)
+            for _ in range(rng.randint(1, 4)):
+                nursery.start_soon(read, at, length, writers)
+        await player.observe_met([where, where])
+    await player.flush()
+
+
+async def rested(player: Player) -> None:
+    """Have all that was written at home, durable, with its sums, and nothing marked."""
+    await player.flush()
+    await player.jobs_end()
+    await player.array.context.journal.drain()
+    await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+
+
 class Lie:
     """Disks of *player* lie about one stripe, as *kind* says, until it is found out."""
 
@@ -83,7 +143,7 @@ class Lie:
     async def play(self) -> None:
         """Let them, and check that in the end every byte is what it was."""
         player, rng = self.player, self.player.rng
-        await self._rest()
+        await rested(player)
         self.places = await live_pages(player.array)
         self.stripe = rng.choice(sorted({stripe for stripe, _, _ in self.places}))
         mine = [(role, at) for stripe, role, at in self.places if stripe == self.stripe]
@@ -94,7 +154,7 @@ class Lie:
         before, tables = self._contents(), self._tables()
         if self.kind in ("lost", "torn", "old sums"):  # of the write of the whole stripe
             await self._write_stripe()
-            await self._rest()
+            await rested(self.player)
         right = self._contents()
         event = player.event
         player.roles.damaged.append((event, math.inf))
@@ -111,7 +171,7 @@ class Lie:
                 await self._find_out(is_quiet)
             else:
                 await self._write_again()
-            await self._rest()
+            await rested(self.player)
         if is_quiet and player.tolerance:
             self._compare(right)
         await check_whole(player.array)
@@ -124,14 +184,6 @@ class Lie:
         player.roles.repair(player.event)
         if player.recording.rotten:
             player.recording.rotten[-1].end = min(player.recording.rotten[-1].end, player.event)
-
-    async def _rest(self) -> None:
-        """Have all that was written at home, durable, with its sums, and nothing marked."""
-        player = self.player
-        await player.flush()
-        await player.jobs_end()
-        await player.array.context.journal.drain()
-        await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
 
     def _disk(self, role: Role) -> SectorDisk:
         return self.player.disks[self.player.roles.holder(role, self.player.event)]
