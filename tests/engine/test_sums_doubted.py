@@ -14,14 +14,18 @@ from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.model import model_member
-from tests.support.arrays import ram_array
+from tests.support.arrays import parity_holds, ram_array
 
 CHUNK = 16 << 10
 PAGE = 4096
 
 
-async def test_what_the_code_gives_back_is_compared_with_the_sum_as_well() -> None:
-    """The parity has rotted and has no sum, as all copies of its table are lost."""
+@pytest.mark.parametrize("alike", [False, True])
+async def test_what_the_code_gives_back_is_compared_with_the_sum_as_well(alike: bool) -> None:
+    """The parity has rotted and has no sum, as all copies of its table are lost.
+
+    If *alike*, as the data has, the code gives back what was read: that proves nothing.
+    """
     members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK, sums=True)
     content = random.Random(1).randbytes(1 << 20)
     async with open_array(members) as array:
@@ -31,12 +35,41 @@ async def test_what_the_code_gives_back_is_compared_with_the_sum_as_well() -> No
     parity = int(cells[1][0])
     for holder in (parity + 1, parity + 2):
         members[holder % 4].memory[region.offset : region.end] = bytes(region.length)
-    for bit, (role, at) in enumerate(cells):  # unlike: else the code gives back what was read
-        members[role].memory[at + 7] ^= 1 << bit
+    for bit, (role, at) in enumerate(cells):
+        members[role].memory[at + 7] ^= 1 << bit * (not alike)
     async with open_array(members) as array:
         with pytest.raises(RaidxError):
             await array.read(0, PAGE)
+        await array.jobs.wait(await array.start_scrub(repair=True))
+        with pytest.raises(RaidxError):
+            await array.read(0, PAGE)
+        assert array.member_set.sums is not None
+        assert not array.member_set.sums.wrong_sums
         assert await array.read(PAGE, CHUNK) == content[PAGE : PAGE + CHUNK]
+
+
+@pytest.mark.parametrize(("layout", "width", "rotten"), [("raid5", 4, 1), ("rdp", 6, 2)])
+async def test_of_more_misfits_than_the_code_tolerates_some_may_be_right(
+    layout: str, width: int, rotten: int
+) -> None:
+    """One has a wrong sum: what its bytes give back fits the sums of the others."""
+    members = await ram_array(layout, width, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    content = random.Random(1).randbytes(1 << 20)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.context.journal.drain()
+        sums = array.member_set.sums
+        assert sums is not None
+        cells = [array.context.position(Stripe(0), CellIndex(cell)) for cell in range(rotten + 1)]
+        (role, at), *wrong = cells
+        sums.replace(role, at, bytes(PAGE))
+        for number, (other, place) in enumerate(wrong):
+            members[other].memory[place + 7 + number] ^= 1
+        before = bytes(members[role].memory[at : at + PAGE])
+        assert await array.read(0, len(content)) == content
+        assert (sums.wrong_sums, sums.suspects) == (2, set())
+        assert bytes(members[role].memory[at : at + PAGE]) == before
+        await parity_holds(array)
 
 
 @pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])

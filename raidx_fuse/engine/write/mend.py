@@ -3,7 +3,8 @@
 A page that the code gives back is logged like any other write, placed by a checkpoint, and read. A
 member on which that fails is failed. A page that nothing gives back, because members are lost or
 the layout has no redundancy, stays as it is: the member may read it one day, or the lost member may
-return. It is *given up* when its place is needed: by a write there, or by a rebuild, a replacement
+return. Of pages that misfit their sums, some of the sums may be wrong instead (`_doubted`). It is
+*given up* when its place is needed: by a write there, or by a rebuild, a replacement
 or a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
 1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
@@ -17,16 +18,18 @@ or a restoration (jobs/rebundle) whose content depends on it. Then, in this orde
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import combinations
 
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader, hopeless_cells
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.cells import Cover
@@ -149,13 +152,22 @@ class Mender:
             for at, cells in sorted(marked.items()):
                 hopeless = hopeless_cells(context, stripe, at)
                 is_needed = needed is not None and needed.low < at + PAGE_BYTES and at < needed.high
-                contents: dict[CellIndex, Bytes] = {}
+                contents = await self._doubted(stripe, at, cells & hopeless)
+                if contents:
+                    cells = self._marked(stripe).get(at, 0)
+                    hopeless = hopeless_cells(context, stripe, at)
+                    if cells & hopeless & ~sum(1 << cell for cell in contents) and is_needed:
+                        contents = {}  # given up together
+                    if cells & hopeless & ~sum(1 << cell for cell in contents) and is_needed:
+                        contents = {}  # given up together
+                    hopeless &= ~sum(1 << cell for cell in contents)
                 if not (cells & hopeless and is_needed):
-                    contents = await self._solved(stripe, at, cells & ~hopeless)
-                    fitting = await self._fitting(stripe, at, contents)
-                    refuted = sum(1 << cell for cell in contents if cell not in fitting)
+                    left = cells & ~hopeless & ~sum(1 << cell for cell in contents)
+                    solved = await self._solved(stripe, at, left)
+                    fitting = await self._fitting(stripe, at, solved)
+                    refuted = sum(1 << cell for cell in solved if cell not in fitting)
                     hopeless |= refuted & self._marked(stripe).get(at, 0)
-                    contents = fitting
+                    contents |= fitting
                 if cells & hopeless and is_needed and not self._may_stay(stripe, at, cells):
                     assert needed is not None
                     cover = Cover.MARKED
@@ -194,8 +206,8 @@ class Mender:
     ) -> dict[CellIndex, Bytes]:
         """Return those of *contents*, solved pages from byte *at* on, that fit their sums.
 
-        If one equals what its member has, its sum was wrong, and nothing has to be written. If
-        neither fits, nothing is written either.
+        If one equals what its member has, and all that gives it back fits sums, its own sum was
+        wrong, and nothing has to be written. If neither fits, nothing is written either.
         """
         member_set = self.context.member_set
         sums = member_set.sums
@@ -211,13 +223,109 @@ class Mender:
                 continue
             where = self.context.where(stripe, (cell,))
             found = await member_set.read_home(role, begin + at, PAGE_BYTES)
-            if isinstance(found, bytearray) and found == content.tobytes():
+            same = isinstance(found, bytearray) and found == content.tobytes()
+            terms = self._terms(stripe, at, contents, cell)
+            if same and not await self._without_sums(stripe, at, terms):
                 log.error("the checksum of a page was wrong, its bytes are right: %s", where)
                 sums.replace(role, begin + at, content.data)
                 member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
             else:
                 log.error("a page and what the others give back contradict its checksum: %s", where)
         return fitting
+
+    def _terms(self, stripe: Stripe, at: int, solved: Iterable[CellIndex], cell: CellIndex) -> int:
+        """Return the mask of the cells that give back the page from byte *at* on of *cell*.
+
+        It was *solved* with others.
+        """
+        context = self.context
+        lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+        mask = sum(1 << one for one in solved)
+        plan = read_plan(context.code, mask, lost | mask, context.unwritten_cells(stripe))
+        (terms,) = (output.old for output in plan.outputs if output.cell == cell)
+        return sum(1 << source for source in terms)
+
+    async def _without_sums(self, stripe: Stripe, at: int, cells: int) -> int:
+        """Return which of *cells* (masks) have no sum of the page from byte *at* on.
+
+        They may be as wrong as what they give back: the same bit flipped in both shows in neither.
+        """
+        member_set, lacking = self.context.member_set, 0
+        sums = member_set.sums
+        assert sums is not None
+        for cell in cells_of(cells):
+            role, begin = self.context.position(stripe, cell)
+            await sums.load([(role, begin + at, (), PAGE_BYTES)])
+            newer = member_set.overlay.covers(role, begin + at, begin + at + PAGE_BYTES)
+            if not newer and sums.lacks(role, begin + at, PAGE_BYTES):
+                lacking |= 1 << cell
+        return lacking
+
+    async def _doubted(self, stripe: Stripe, at: int, cells: int) -> dict[CellIndex, Bytes]:
+        """Return pages of *cells*, which misfit, that fit if the bytes of others of them are right.
+
+        They are more than the code gives back, so perhaps the sums of some are wrong instead. One
+        without which nothing would fit is right, and its sum is replaced.
+        """
+        context, member_set = self.context, self.context.member_set
+        sums = member_set.sums
+        suspects: dict[CellIndex, Bytes] = {}
+        for cell in cells_of(cells) if sums is not None else ():
+            role, begin = context.position(stripe, cell)
+            if sums is None or not sums.is_suspect(role, begin + at):
+                continue
+            found = await member_set.read_home(role, begin + at, PAGE_BYTES)
+            if isinstance(found, bytearray):
+                suspects[cell] = np.frombuffer(found, np.uint8)
+        for count in range(1, len(suspects)):
+            for wrong in combinations(suspects, count):
+                believed = {cell: suspects[cell] for cell in suspects if cell not in wrong}
+                contents = await self._solved_by(stripe, at, wrong, believed)
+                if contents:
+                    return contents
+        return {}
+
+    async def _solved_by(
+        self,
+        stripe: Stripe,
+        at: int,
+        wrong: Sequence[CellIndex],
+        believed: Mapping[CellIndex, Bytes],
+    ) -> dict[CellIndex, Bytes]:
+        """Return the pages of the *wrong* cells by what others hold, {} if one does not fit.
+
+        Some of these are *believed*: if they are needed, what they hold is right.
+        """
+        context, code, sums = self.context, self.context.code, self.context.member_set.sums
+        assert sums is not None
+        lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+        lost &= ~sum(1 << cell for cell in believed)
+        mask = sum(1 << cell for cell in wrong)
+        try:
+            plan = read_plan(code, mask, lost, context.unwritten_cells(stripe))
+        except Unrecoverable:
+            return {}
+        pages = dict(believed)
+        pages |= await self._solved(stripe, at, sum(1 << c for c in plan.reads if c not in pages))
+        contents: dict[CellIndex, Bytes] = {}
+        for output in plan.outputs:
+            contents[output.cell] = np.zeros(PAGE_BYTES, np.uint8)
+            combine(contents[output.cell], [pages[cell] for cell in output.old])
+            role, begin = context.position(stripe, output.cell)
+            if not sums.fits(role, begin + at, contents[output.cell].data):
+                return {}
+        for output in plan.outputs:
+            needed = [cell for cell in output.old if cell in believed]
+            others = sum(1 << cell for cell in output.old if cell not in believed)
+            if len(needed) != 1 or await self._without_sums(stripe, at, others):
+                continue  # two wrong ones may even out
+            role, begin = context.position(stripe, needed[0])
+            if sums.is_suspect(role, begin + at):
+                where = context.where(stripe, (needed[0],))
+                log.error("the checksum of a page was wrong, its bytes are right: %s", where)
+                sums.replace(role, begin + at, believed[needed[0]].data)
+                context.member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
+        return contents
 
     async def _given_up(
         self, stripe: Stripe, at: int, cells: int, hopeless: int, needed: Needed
