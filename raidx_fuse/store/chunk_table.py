@@ -614,7 +614,8 @@ class ChunkTable:
         """
         array_uuid = self.member_set.config.array_uuid
         region = self._regions.get(role) if region is None else region
-        await self._end_left()
+        if self._left:
+            await self._end_left()
         pages = sorted(page for page in self._written if page[0] == role)
         for page in pages:
             generation = self._generations[page] = self._generations.get(page, 0) + 1

@@ -12,6 +12,7 @@ from itertools import islice
 
 import pytest
 
+from raidx_fuse.format.table_page import share_region
 from raidx_fuse.journal.ring import HEAD_BYTES
 from raidx_fuse.lab.crash.disks import is_member
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, HUGE_PART, HUGE_PARTS, Shape
@@ -20,6 +21,8 @@ from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.workload import record_workload
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Stripe
+from raidx_fuse.layouts.placements.bundled import table_of
 from raidx_fuse.members.simulated.powercut import (
     CutRecord,
     DiskState,
@@ -40,10 +43,12 @@ Disks = list[DiskState]
 class Scene:
     """A script that was played, and the moments of it."""
 
-    def __init__(self, layout: str, journal: str, script: Script, **shape: object) -> None:
+    def __init__(
+        self, layout: str, journal: str, script: Script, *, sums: bool = False, **shape: object
+    ) -> None:
         values = {"width": 3, **shape}
         self.recording: Recording = record_workload(
-            Cell(layout, journal),
+            Cell(layout, journal, sums=sums),
             1,
             script,
             Shape(**values),  # the test's own words
@@ -136,6 +141,39 @@ async def far_writes(player: Player) -> None:
         await player.write(part * HUGE_PART * SECTOR, SECTOR)
     await player.flush()
     await player.tidy()
+
+
+async def move_a_chunk(player: Player) -> None:
+    """Give a stripe content, at home; then move a chunk of it twice, and have it placed."""
+    await player.write(0, player.stripe_bytes)
+    await player.flush()
+    await player.tidy()
+    rebundle = player.array.rebundle
+    assert rebundle is not None
+    role, _ = rebundle.layout.place(Stripe(0), CellIndex(0))
+    for _ in range(2):  # the first place follows from the sizes of the members
+        free = MemberChunk(int(rebundle.layout.free_chunks(role)[-1]))
+        with player.doing("move"):
+            assert await rebundle.mover.move([(0, role, free)])
+        await player.array.context.journal.place()
+
+
+def test_while_the_look_up_table_says_that_a_chunk_has_moved() -> None:
+    """With checksums: its former place is free then, and has none."""
+    scene = Scene("raidx-parity", "partial", move_a_chunk, sums=True)
+    layout = table_of(scene.recording.roles.layout)
+    assert layout is not None
+    begin = scene.recording.roles.regions.data.offset
+    shares = [share_region(begin, CHUNK_BYTES, count) for count in layout.counts]
+
+    def page_open(disks: Disks) -> bool:
+        return any(
+            share.offset <= write.offset_bytes < share.offset + share.length
+            for disk, share in zip(disks, shares, strict=True)
+            for write in disk.open_writes
+        )
+
+    assert scene.moments(page_open) >= 4
 
 
 @pytest.mark.parametrize("zeroed", [True, False])

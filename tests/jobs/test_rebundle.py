@@ -16,8 +16,9 @@ from raidx_fuse.engine.move_chunks import ChunkMover
 from raidx_fuse.errors import BusyError, RaidxError, Reason, UsageError
 from raidx_fuse.format.configuration.sums import SumTable, sums_of
 from raidx_fuse.jobs.tuner.speeds import Mean
-from raidx_fuse.lab.crash.sums import check_copies, live_pages
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.lab.crash.sums import check_copies, check_whole, live_pages
+from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import Operation
 from tests.support.arrays import job_ended
 from tests.support.growing import ram_of
@@ -270,6 +271,30 @@ async def test_tables_of_checksums_lie_where_members_are() -> None:
     await rig.close()
     await check_copies(array, places, [member.inner for member in rig.members])
     await rig.open()
+
+
+async def test_pages_that_tell_of_a_move_follow_its_sums() -> None:
+    """New bundles save pages of the table beside a checkpoint; the array ends right then."""
+    rig = UnlikeRig("raidx-parity", 3, (30, 30, 30, 30), sums=True)
+    array = await rig.create()
+    await rig.put(0, bytes(range(256)) * (2 * CHUNK // 256))
+    layout, journal = rig.bundles, array.context.journal
+    role, _ = layout.place(Stripe(0), CellIndex(0))
+    for _ in range(2):  # the first place follows from the sizes of the members
+        await journal.place()
+        free = MemberChunk(int(layout.free_chunks(role)[-1]))
+        assert await array.rebundle.mover.move([(0, role, free)])
+    async with journal.placing:
+        await journal.chunk_table.save_places(range(3))
+    left = [RamMember(member.size_bytes, name=member.path) for member in rig.members]
+    for copy, member in zip(left, rig.members, strict=True):
+        assert isinstance(member.inner, RamMember)
+        copy.memory[:] = member.inner.memory
+    async with open_array(left) as again:
+        assert again.replayed is not None
+        assert again.replayed.records
+        await check_whole(again)
+        assert await again.read(0, 2 * CHUNK) == rig.model[: 2 * CHUNK]
 
 
 async def test_a_growth_waits_for_a_lost_member_and_goes_on() -> None:

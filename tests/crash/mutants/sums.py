@@ -16,6 +16,13 @@ GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:g
 RESTRIPED = ("raid5+sums:none:restripe", "raid0+sums:none:restripe", "raid1+sums:full:restripe")
 LEFT = ("raid5+sums:partial:leave", "raid1+sums:full:copies", "evenodd+sums:full:shrink")
 ROT = ("raid5+sums:partial:rot", "rdp+sums:full:rot", "raid1+sums:none:rot")
+MOVED = (
+    "raidx-parity+sums:partial:moves",
+    "raidx-copy+sums:full:moves",
+    "raidx-parity+sums:none:members",
+    "raidx-zero+sums:full:members",
+    "raidx-copy+sums:partial:members",
+)
 
 MUTANTS = (
     Mutant(
@@ -256,5 +263,70 @@ MUTANTS = (
         "a write that came while it was read is taken for rot",
         BESIDE,
         TESTS,
+    ),
+    Mutant(
+        "moved-chunk-loses-its-sums",
+        "raidx_fuse/store/chunk_table.py",
+        "        return {place for place in left if not self._has_content(place)}\n",
+        "        return left\n",
+        "rot of a chunk that has moved is read",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "places-that-chunks-left-keep-their-sums",
+        "raidx_fuse/journal/journal.py",
+        "        await self.chunk_table.forget_sums(left)\n",
+        "",
+        "what has moved away still says what lies there",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "moves-are-in-the-table-before-the-sums",
+        "raidx_fuse/journal/journal.py",
+        "        if left and self.member_set.sums is not None:\n"
+        "            await self._barrier()\n",
+        "",
+        "after a cut nobody knows any more that a chunk has left a place, which keeps its sums",
+        MOVED,
+        ("tests/crash/test_moments.py",),
+    ),
+    Mutant(
+        "replay-forgets-where-chunks-have-been",
+        "raidx_fuse/store/chunk_table.py",
+        "            self._left |= recovery.left\n",
+        "",
+        "a place that a redone move leaves keeps its sums",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "new-bundles-are-in-the-table-before-the-sums",
+        "raidx_fuse/store/chunk_table.py",
+        "        await self._end_left()  # the moves that these pages contain\n        while",
+        "        await self.member_set.flush()\n        while",
+        "after a cut nobody knows any more that a chunk has left a place, which keeps its sums",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "rebuilt-over-sums-of-before",
+        "raidx_fuse/array/membership.py",
+        "        if not changed:\n"
+        "            await self.array.context.journal.chunk_table.forget_role(role)\n",
+        "",
+        "what had moved on or off a member that is lost keeps its sums at the former places",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "tables-stay-with-a-member-that-left",
+        "raidx_fuse/jobs/rebundle/operation.py",
+        "                    came_from=self._without,\n",
+        "",
+        "there is one copy less than the layout can lose members",
+        MOVED,
+        ("tests/jobs/test_rebundle.py",),
     ),
 )
