@@ -236,6 +236,7 @@ class Array:
         if not self.read_only:
             await self.context.journal.mend_seen()
             await self.member_set.flush()
+            await self.lost_list.save()  # what was lost, and is written again, must be readable
 
     # -- reports -------------------------------------------------------------------------------
 

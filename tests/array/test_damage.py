@@ -17,7 +17,7 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeTable,
     parts_by_volume,
 )
-from raidx_fuse.layouts.numbers import Role
+from raidx_fuse.layouts.numbers import Chunk, Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import ram_array
@@ -172,3 +172,20 @@ def test_a_range_is_cut_where_volumes_begin_and_end() -> None:
         (500, 600, "a", 100),
     ]
     assert [*parts_by_volume("disk", None, 50, 600)] == [(50, 600, "disk", 50)]
+
+
+async def test_a_lost_chunk_that_is_written_again_and_flushed_can_be_read_after_a_crash() -> None:
+    members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK)
+    content = random.Random(1).randbytes(CHUNK)
+    async with open_array(members) as array:
+        await array.write(0, bytes(SIZE))
+        array.context.bad_chunks.add(Chunk(0))
+        await array.lost_list.save()
+        await array.write(0, content)
+        await array.flush()
+        left = []
+        for member in members:
+            left.append(RamMember(len(member.memory), name=member.path))
+            left[-1].memory[:] = member.memory
+    async with open_array(left) as array:
+        assert await array.read(0, CHUNK) == content
