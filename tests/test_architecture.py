@@ -107,6 +107,7 @@ MAY_SIMULATE = {
 # Who reads members, and how it leaves out pages that are known to be unreadable: who asks for
 # them on and on has its member failed (store/member_set.py).
 MAY_READ_MEMBERS = {
+    "engine.contradictions": "plans by lost_cells",
     "engine.read_cells": "plans by lost_cells",
     "engine.peek": "plans by lost_cells",
     "engine.read": "plans by lost_cells",

@@ -284,6 +284,20 @@ class ArrayContext:
         unwritten_data = self.written.unwritten_data(self.layout, stripe)
         return unwritten_cells(self.code, unwritten_data) if unwritten_data else 0
 
+    def kept_sums(self, stripe: Stripe) -> int:
+        """Return the mask of the cells of *stripe* whose sums hold while their member is absent.
+
+        Those are its data (law 5 of store/sums.py). Where a table places the cells, places of an
+        absent member may be unknown.
+        """
+        return 0 if self.layout.has_table else self.code.data_mask
+
+    def says_what_is_lost(self, stripe: Stripe, cell: CellIndex) -> bool:
+        """Return whether the sums of *cell*, whose member is absent, say what its pages must be."""
+        if not self.kept_sums(stripe) >> cell & 1:
+            return False
+        return self.layout.logical(stripe, cell) not in self.bad_chunks
+
     def is_unwritten(self, stripe: Stripe) -> bool:
         """Return True if no chunk of *stripe* was ever written.
 

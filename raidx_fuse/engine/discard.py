@@ -269,11 +269,16 @@ class Discarder:
         """Give the places of cells back that are unwritten now, but not in the masks *before*."""
         context = self.context
         left: dict[Role, list[int]] = {}
+        absent: list[tuple[Role, int]] = []
         for stripe, unwritten in before.items():
             for cell in cells_of(context.unwritten_cells(stripe) & ~unwritten):
                 role, offset = context.position(stripe, cell)
-                if role >= 0 and context.member_set.queues[role] is not None:
+                if role < 0:
+                    continue
+                if context.member_set.queues[role] is not None:
                     left.setdefault(role, []).append(offset)
+                elif context.kept_sums(stripe) >> cell & 1:
+                    absent.append((role, offset))
         zeroed, sums, size = context.zeros.recorded(), context.member_set.sums, context.chunk_bytes
         asked = [role for role in left if role in zeroed or self._can_punch(role)]
         if not asked and sums is None:
@@ -281,7 +286,8 @@ class Discarder:
         try:
             await context.journal.place_before(context.journal.ring.next_sequence)
             if sums is not None:  # after the log, which has set sums with what it placed
-                await sums.forget((role, at, (), size) for role in left for at in left[role])
+                places = [(role, at) for role in left for at in left[role]]
+                await sums.forget((role, at, (), size) for role, at in (*places, *absent))
             async with trio.open_nursery() as nursery:
                 for role in asked:
                     nursery.start_soon(self._punch_all, role, left[role], role in zeroed)

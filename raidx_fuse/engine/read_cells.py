@@ -14,6 +14,7 @@ import numpy as np
 
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import solve_otherwise
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
@@ -162,17 +163,19 @@ class CellReader:
         self._wide, self._solved = [], []
 
     async def _compare(self, sums: Sums) -> None:
-        """Raise UnrecoverableError if what was solved does not fit the sum of its page.
-
-        The sums of roles that are lost, or not rebuilt yet, say nothing.
-        """
+        """Solve otherwise what does not fit the sum of its page. Raises UnrecoverableError."""
         context, member_set = self.context, self.context.member_set
         for stripe, cell, low, view in self._solved:
             role, begin = context.position(stripe, cell)
-            if member_set.queues[role] is None or role in member_set.lost_at(stripe):
+            if role in member_set.lost_at(stripe) and not context.says_what_is_lost(stripe, cell):
                 continue
             await sums.load([(role, begin + low, (), len(view))])
             for inner in sums.wrong_pages(role, begin + low, view):
                 at = begin + low + inner
-                if not member_set.overlay.covers(role, at, at + PAGE_BYTES):  # newer than the sum
+                if member_set.overlay.covers(role, at, at + PAGE_BYTES):  # newer than the sum
+                    continue
+                sums.note_contradiction(role, at)
+                content = await solve_otherwise(context, sums, stripe, cell, low + inner)
+                if content is None:
                     raise context.lost_error(stripe, (cell,))
+                view[inner : inner + PAGE_BYTES] = content.data

@@ -27,6 +27,7 @@ from raidx_fuse.jobs.costs import SCAN_STRIPES, Summary, copy_cost, redundancy_l
 from raidx_fuse.jobs.job import Job, Position, stripes_of_window
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.jobs.strips import Place, Strips, batches, read_all
+from raidx_fuse.jobs.verify_rebuilt import verify_rebuilt
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe, stripe_range
@@ -34,6 +35,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, join
+from raidx_fuse.store.sums import Page
 from raidx_fuse.store.xor import Program, compile_steps
 
 if TYPE_CHECKING:
@@ -223,7 +225,8 @@ class Rebuild(Job):
             wanted.append((Strips(context, first, count), sorted(sources), targets, equations))
         await read_all(context, [(strips, sources) for strips, sources, *_ in wanted])
         writes: list[MemberIO] = []
-        for strips, _sources, targets, equations in wanted:
+        unverified: set[Page] = set()
+        for strips, read, targets, equations in wanted:
             spaces = {}
             for role in sorted({place[0] for place in targets}):
                 whole = sum(target == role for target, _row in targets) == strips.rows
@@ -232,8 +235,9 @@ class Rebuild(Job):
                     spaces[role] = buffer
             places, program = compiled(equations)
             program.run([strips.array(place) for place in places])
+            unverified |= await verify_rebuilt(context, strips, read, sorted(targets))
             writes += self._writes(strips, spaces, targets)
-        await context.cells.write(join(writes), Cover.VACANT)
+        await context.cells.write(join(writes), Cover.VACANT, unverified=unverified)
         for strips, *_ in wanted:
             strips.release()
 

@@ -26,20 +26,21 @@ ranges in which an earlier write may still land, the second try, and who is fail
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
-from raidx_fuse.layouts.numbers import Stripe, by_role
+from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.stripe_locks import StripeLocks
-from raidx_fuse.store.sums import Values
+from raidx_fuse.store.sums import Page, Values
 
 
 class Cover(Enum):
@@ -104,14 +105,17 @@ class Cells:
         stripes: Sequence[Stripe] = (),
         *,
         background: bool = True,
+        unverified: Collection[Page] = (),
     ) -> None:
-        """Write *requests* to cells of *stripes* under *cover*.
+        """Write *requests* to cells of *stripes* under *cover*; *unverified* pages get no sum.
 
         With MARKED the caller is in a block of `marked`, if a resync has to finish what a crash
         interrupts. Raises as `MemberSet.write`, and what `Absences` raises.
         """
-        member_set = self.member_set
-        write = member_set.write if member_set.sums is None else member_set.sums.write
+        member_set, sums = self.member_set, self.member_set.sums
+        write = member_set.write
+        if sums is not None:
+            write = partial(sums.write, unverified=unverified)
         if cover is Cover.SAME:
             async with self.marked(stripes):
                 await self.absences.before_write(stripes)
@@ -165,10 +169,19 @@ class Cells:
     async def write_frozen(self) -> None:
         """Write the frozen layer of the overlay, LOGGED, on all members at once.
 
-        Other tasks run after what a member takes synchronously. Raises as `MemberSet.write`.
+        Members that are absent get sums alone. Other tasks run after what a member takes
+        synchronously. Raises as `MemberSet.write`.
         """
         member_set, sums = self.member_set, self.member_set.sums
         queues = {role: queue for role, queue in by_role(member_set.queues) if queue is not None}
+        if sums is not None and len(queues) < len(member_set.queues):
+            absent: list[Role] = [
+                role for role, _ in by_role(member_set.queues) if role not in queues
+            ]
+            for portions in member_set.overlay.frozen_writes(absent):
+                for role, writes in portions.items():
+                    await sums.load((role, *write) for write in writes)
+                    sums.note_many(role, writes)
         for portions in member_set.overlay.frozen_writes(queues):
             left: list[MemberIO] = []
             for role, writes in portions.items():
@@ -179,8 +192,16 @@ class Cells:
                     if sums is not None:
                         sums.note_many(role, writes[:done])
                     left += [(role, *write) for write in writes[done:]]
+                elif sums is not None:
+                    sums.note_many(role, writes)
                 await trio.lowlevel.checkpoint()
             # A member that failed since is left out: a new one gets the content by its rebuild.
             same = [write for write in left if member_set.queues[write[0]] is queues[write[0]]]
+            if len(same) < len(left) and sums is not None:
+                gone = [
+                    write for write in left if member_set.queues[write[0]] is not queues[write[0]]
+                ]
+                await sums.load(gone)
+                sums.note_all(gone)
             if same:
                 await self.write(same, Cover.LOGGED)

@@ -32,15 +32,27 @@ Laws:
     as unreadable: readers plan around it, and the mender decides (engine/write/mend.py).
  4. Only bytes that fit are written home to heal a page. If what the code gives back equals what
     was read, the sum was wrong, and is replaced.
- 5. A role that is lost, or not rebuilt yet, is not read, so its sums say nothing: a rebuild sets
-    them with what it writes.
+ 5. While a role is lost, or not rebuilt yet, the sums of its data say what its pages must be: they
+    are set with writes that cannot reach them (engine/write/prepare.py, `Cells.write_frozen`), or
+    are none. What the code gives back must fit them: else it is solved without the survivors that
+    have no sum, or it is lost (engine/contradictions.py). Those of its parities say nothing, for
+    data alone decides what they are, nor those of layouts whose cells a table places. What is
+    rebuilt gets a sum if all that it comes from had one, or if it fits (jobs/verify_rebuilt.py).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -274,6 +286,7 @@ class Sums:
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.damaged_sectors = 0
         self.suspects: set[Page] = set()
+        self._contradicted: set[Page] = set()  # that misfit as the code gave them back, so far
         self.damaged: list[str] = []  # as page stores have it; tables repair themselves
         self._begin = regions.data.offset
         self._end = regions.data.end
@@ -688,15 +701,20 @@ class Sums:
         self._tables[role][pages] = sums_of(contents, pages.astype(np.uint32), self._seeds[role])
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 
-    async def write(self, requests: Sequence[MemberIO], *, background: bool) -> None:
+    async def write(
+        self, requests: Sequence[MemberIO], *, background: bool, unverified: Collection[Page] = ()
+    ) -> None:
         """Set the sums of *requests* and write them as `MemberSet.write` does. Raises as it does.
 
-        If it raises, what the places hold is not known, and they have no sum.
+        The *unverified* pages get none. If it raises, what the places hold is not known, and they
+        have no sum.
         """
         await self.load(requests)
         for _, offset, _, size in requests:
             self._require_whole(offset, size)  # before the first sum is set
         flight = _Flight(self.note_all(requests))
+        for role, page in unverified:
+            self._set(role, page, 0, 1)
         self._flights.append(flight)
         try:
             await self.member_set.write(requests, background=background)
@@ -1033,6 +1051,14 @@ class Sums:
         elif unreadable.asked_again(role, offset, offset + PAGE_BYTES):
             raise error
 
+    def note_contradiction(self, role: Role, offset: int) -> None:
+        """Count the page at *offset* of *role* if it misfits as the code gives it back."""
+        page = self.page_at(role, offset)
+        if page not in self.suspects and page not in self._contradicted:
+            self._contradicted.add(page)
+            self.misfits += 1
+            log.error("role %d: what gives byte %d back contradicts its checksum", role, offset)
+
     def note_unverified(self, pages: int) -> None:
         """Count *pages* whose bytes were taken as they were after a crash."""
         self.unverified += pages
@@ -1064,6 +1090,15 @@ class Sums:
         crcs = known ^ places_of((pages[0],), (self._seeds[role],), (len(known),))
         crcs ^= ZEROS_CRC
         return crcs, known > 1  # 1 stands for two CRCs
+
+    def has(self, role: Role, offset: int) -> bool:
+        """Return whether the page at *offset* of *role*, whose sum is in memory, has one."""
+        return bool(self._views[role][offset - self._begin >> PAGE_SHIFT])
+
+    def known(self, role: Role, offset: int, size: int) -> Values:
+        """Return the sums of a range, which are in memory; 0: none."""
+        pages = self._pages(role, offset, size)
+        return np.zeros(0, np.uint32) if pages is None else self._tables[role][pages[0] : pages[1]]
 
     def past(self, role: Role, offset: int, size: int) -> Values:
         """Return the sums of a range before the crash whose resync is due; 0: none."""

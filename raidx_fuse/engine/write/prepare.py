@@ -144,16 +144,38 @@ def prepare(context: ArrayContext, piece: Piece, view: memoryview, work: Work) -
         plan = context.policies.current(rmw, rcw, stripe, known)
         work.plans.append((plan, plan.pre_reads_beside(known)))
         found = _prepare_band(context, piece, plan, low, high, view, work, known)
+        absent = _write_absent(context, piece, touched & lost, low, high, view, work) if lost else 0
         if context.cache is not None:
             _note_contents(context, piece, touched, low, high, view, found, work)
         if unwritten:
-            for cell in plan.writes:
+            for cell in (*plan.writes, *cells_of(absent)):
                 covered.setdefault(cell, []).append((low, high))
             for output in plan.outputs:
                 covered.setdefault(output.cell, []).append((low, high))
     if unwritten:
         work.fresh.extend(fresh_chunks(context, piece))
         _first_write(context, piece, unwritten, covered, work)
+
+
+def _write_absent(
+    context: ArrayContext,
+    piece: Piece,
+    cells: int,
+    low: int,
+    high: int,
+    view: memoryview,
+    work: Work,
+) -> int:
+    """Add writes of the lost *cells*, which give them sums; return the cells that have any.
+
+    Without checksums there are none. The log carries them, a member that is absent gets nothing.
+    """
+    kept = cells & context.kept_sums(piece.stripe) if context.member_set.sums is not None else 0
+    for cell in cells_of(kept):
+        role, position = context.position(piece.stripe, cell)
+        content = piece.content(view, cell, low, high)
+        work.writes.append((role, position + low, [content], high - low))
+    return kept
 
 
 def fresh_chunks(context: ArrayContext, piece: Piece) -> list[Chunk]:

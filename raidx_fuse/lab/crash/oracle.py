@@ -212,8 +212,10 @@ class _Oracle:
     def _is_excused(self, history: History, sector: int, content: bytes | None) -> bool:
         if sector in self.exempt:
             return True
-        is_rotten = any(sector in rot.sectors for rot in self.rotten)
-        return content is None and is_rotten and not self.recording.roles.layout.code.tolerance
+        has_redundancy = self.recording.roles.layout.code.tolerance > 0
+        return content is None and any(
+            sector in rot.sectors and (rot.is_lost or not has_redundancy) for rot in self.rotten
+        )
 
     def _excuses_parity(self, layout: Layout) -> Callable[[int], bool]:
         return lambda stripe: False

@@ -206,13 +206,19 @@ class Roles:
 class Rot:
     """From event *begin* to *end* pages of *stripe* are not what was written there.
 
-    *sectors*: the workload's sectors in them.
+    *sectors*: the workload's sectors in them, or that depend on them. *is_lost*: nothing gives them
+    back, though the layout has redundancy.
     """
 
     begin: int
     end: float
     stripe: int
     sectors: frozenset[int]
+    is_lost: bool = False
+
+    def repair(self, event: int) -> None:
+        """Note that all is what was written from *event* on."""
+        self.end = min(self.end, event)
 
 
 @dataclass(frozen=True, slots=True)

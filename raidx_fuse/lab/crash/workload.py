@@ -15,6 +15,7 @@ from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, POOL, Shape, in_sectors
 from raidx_fuse.lab.crash.player import Player, Script
 from raidx_fuse.lab.crash.recording import Recording
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.crash.themes.absent import theme_absent
 from raidx_fuse.lab.crash.themes.checksums import (
     theme_beside,
     theme_rot,
@@ -51,7 +52,7 @@ ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operati
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
 WITHOUT_WRITES_AT_CHANGES = (
-    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside"),
+    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside", "absent"),
     POOL,
 )
 # Of the theme squeeze:
@@ -121,6 +122,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("rot", theme_rot, 2, cell.sums),
         ("off", theme_rot_while_off, 1, cell.sums and redundant),
         ("beside", theme_beside, 1, cell.sums),
+        ("absent", theme_absent, 2, cell.sums and redundant and not layout.bundled),
     )
     return {name: (script, weight) for name, script, weight, suits in themes if suits}
 

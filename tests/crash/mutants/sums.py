@@ -15,6 +15,8 @@ REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums
 GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:growth")
 RESTRIPED = ("raid5+sums:none:restripe", "raid0+sums:none:restripe", "raid1+sums:full:restripe")
 LEFT = ("raid5+sums:partial:leave", "raid1+sums:full:copies", "evenodd+sums:full:shrink")
+ABSENT = ("raid5+sums:partial:absent", "rdp+sums:full:absent", "raid5+sums:none:absent")
+ABSENT_TESTS = ("tests/engine/test_sums_absent.py",)
 ROT = ("raid5+sums:partial:rot", "rdp+sums:full:rot", "raid1+sums:none:rot")
 MOVED = (
     "raidx-parity+sums:partial:moves",
@@ -203,7 +205,7 @@ MUTANTS = (
     Mutant(
         "discard-keeps-the-sums",
         "raidx_fuse/engine/discard.py",
-        "await sums.forget((role, at, (), size) for role in left for at in left[role])",
+        "await sums.forget((role, at, (), size) for role, at in (*places, *absent))",
         "pass",
         "what is not live any more has sums of bytes that are gone",
         ("raid5+sums:partial:discards", "raid0+sums:full:discards", "raid1+sums:none:discards"),
@@ -253,6 +255,93 @@ MUTANTS = (
         "a table that is saved on a full host costs its member",
         LOGGED[:1],
         ("tests/engine/test_enospc.py",),
+    ),
+    Mutant(
+        "absent-members-keep-old-sums",
+        "raidx_fuse/store/cells.py",
+        "                role for role, _ in by_role(member_set.queues) if role not in queues\n",
+        "",
+        "what was logged while a member was absent contradicts its sums when it is given back",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "writes-give-absent-members-no-sums",
+        "raidx_fuse/engine/write/prepare.py",
+        "cells & context.kept_sums(piece.stripe) if context.member_set.sums is not None else 0",
+        "0",
+        "what was written while a member was absent contradicts its sums when it is given back",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "absent-sums-before-the-record",
+        "raidx_fuse/engine/write/prepare.py",
+        "        content = piece.content(view, cell, low, high)\n"
+        "        work.writes.append((role, position + low, [content], high - low))\n"
+        "    return kept",
+        "        content = piece.content(view, cell, low, high)\n"
+        "        assert context.member_set.sums is not None\n"
+        "        context.member_set.sums.note(role, position + low, [content], high - low)\n"
+        "        work.writes.append((role, position + low, [content], high - low))\n"
+        "    return kept",
+        "sums are saved of a record that the cut drops",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "rebuilt-and-not-verified",
+        "raidx_fuse/jobs/rebuild.py",
+        "            unverified |= await verify_rebuilt(context, strips, read, sorted(targets))\n",
+        "",
+        "what rotten survivors without sums give back gets sums of its own",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "caught-up-and-not-verified",
+        "raidx_fuse/jobs/rebuild.py",
+        "            unverified |= await verify_rebuilt(",
+        "            unverified |= set() if self.was_away else await verify_rebuilt(",
+        "a member that returns loses bytes that only it has, to rotten survivors without sums",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "unverified-pages-get-sums",
+        SUMS,
+        "            self._set(role, page, 0, 1)\n        self._flights",
+        "            pass\n        self._flights",
+        "wrong bytes are believed from then on",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "solved-for-absent-members-and-not-compared",
+        "raidx_fuse/engine/read_cells.py",
+        "            if role in member_set.lost_at(stripe) and not",
+        "            if role in member_set.lost_at(stripe) or not",
+        "a degraded read returns what rotten survivors without sums give back",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "nobody-is-left-out",
+        "raidx_fuse/engine/contradictions.py",
+        "        if sums.fits(role, begin + at, content.data):\n",
+        "        if False:\n",
+        "what other survivors give back is lost with those that lie",
+        ABSENT,
+        ABSENT_TESTS,
+    ),
+    Mutant(
+        "discard-keeps-the-sums-of-absent-members",
+        "raidx_fuse/engine/discard.py",
+        "(*places, *absent)",
+        "places",
+        "what is not live any more has sums",
+        ABSENT[:1],
+        ABSENT_TESTS,
     ),
     Mutant(
         "judged-by-what-was-read",

@@ -1,0 +1,197 @@
+"""Sums of members that are absent: they say what their pages must be when they are given back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from raidx_fuse.array.array import Array
+from raidx_fuse.array.open import open_array
+from raidx_fuse.errors import RaidxError
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
+from raidx_fuse.members.ram import RamMember
+from tests.support.arrays import jobs_ended, parity_holds, ram_array
+
+CHUNK = 16 << 10
+PAGE = 4096
+SIZE = 1 << 20
+REDUNDANT = [("raid5", 4), ("raid1", 2), ("rdp", 6), ("upc", 6)]
+
+
+async def with_sums(layout: str, width: int) -> list[RamMember]:
+    return await ram_array(layout, width, 4 << 20, chunk_bytes=CHUNK, sums=True)
+
+
+def spare() -> RamMember:
+    return RamMember(4 << 20, name="spare")
+
+
+def forget(array: Array, stripe: int, cell: int, page: int = 0) -> tuple[Role, int]:
+    """Take a page its sum, as if all copies of its table had been lost; return its place."""
+    sums = array.member_set.sums
+    assert sums is not None
+    role, begin = array.context.position(Stripe(stripe), CellIndex(cell))
+    at = begin + page * PAGE
+    sums._views[role][sums.page_at(role, at)[1]] = 0
+    return role, at
+
+
+def where(array: Array, at: int) -> tuple[Role, int]:
+    """Return on which role byte *at* of the image lies, the first one of a chunk, and where."""
+    return array.context.position(*array.context.layout.locate(at // CHUNK))
+
+
+def calm(array: Array) -> bool:
+    sums = array.member_set.sums
+    assert sums is not None
+    return (sums.misfits, sums.wrong_sums) == (0, 0) and not sums.suspects
+
+
+@pytest.mark.parametrize("journal", ["partial", "full", "none"])
+@pytest.mark.parametrize(("layout", "width"), REDUNDANT)
+async def test_what_changes_while_a_member_is_absent_is_no_contradiction(
+    layout: str, width: int, journal: str
+) -> None:
+    """It fails, is written around, returns or is replaced; all pages have sums that fit."""
+    rng = random.Random(f"{layout} {journal}")
+    model = bytearray(SIZE)
+    members = await with_sums(layout, width)
+    for role in range(2):
+        async with open_array(members) as array:
+            await array.set("journal", journal)
+            for _ in range(10):
+                await _change(array, rng, model)
+            await array.fail_disk(role)
+        others = [member for number, member in enumerate(members) if number != role]
+        async with open_array(others, start_degraded=True) as array:
+            for _ in range(30):
+                await _change(array, rng, model)
+            assert calm(array)
+        if role:
+            members[role] = spare()
+        async with open_array(others, start_degraded=True) as array:
+            for _ in range(10):
+                await _change(array, rng, model)
+            await array.replace_disk(role, members[role])
+            await jobs_ended(array)
+            assert calm(array)
+            for at in range(0, SIZE, CHUNK):
+                assert await array.read(at, CHUNK) == model[at : at + CHUNK]
+            await parity_holds(array)
+            await jobs_ended(array)
+            await array.context.journal.drain()
+            await _all_have_sums(array)
+
+
+async def _change(array: Array, rng: random.Random, model: bytearray) -> None:
+    length = rng.choice([1, 3000, PAGE, PAGE, CHUNK, 200_000])
+    at = rng.randrange(SIZE - length)
+    if rng.random() < 0.5:
+        at -= at % PAGE
+    if rng.random() < 0.1:
+        await array.discard(0, 8 * CHUNK)
+        model[: 8 * CHUNK] = bytes(8 * CHUNK)
+    content = rng.randbytes(length)
+    await array.write(at, content)
+    model[at : at + length] = content
+    at = rng.randrange(SIZE - 5000)
+    assert await array.read(at, 5000) == model[at : at + 5000]
+
+
+async def _all_have_sums(array: Array) -> None:
+    context, sums = array.context, array.member_set.sums
+    assert sums is not None
+    for stripe in range(context.layout.stripes):
+        for cell in range(len(context.code.cells)):
+            if not context.unwritten_cells(Stripe(stripe)) >> cell & 1:
+                role, at = context.position(Stripe(stripe), CellIndex(cell))
+                assert not sums.lacks(role, at, CHUNK)
+
+
+async def test_a_survivor_that_lies_without_a_sum_is_no_reason_to_read_wrong_bytes() -> None:
+    """The parity has rotted, and nothing but the sum of the absent page says so."""
+    members = await with_sums("raid5", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.fail_disk(0)
+        new = random.Random(2).randbytes(PAGE)
+        place = next(at for at in range(0, SIZE, CHUNK) if where(array, at)[0] == 0)
+        await array.write(place, new)
+        content = content[:place] + new + content[place + PAGE :]
+        await array.context.journal.drain()
+        role, at = forget(array, place // CHUNK // 3, 3)
+        members[role].memory[at] ^= 1
+        with pytest.raises(RaidxError):
+            await array.read(place, PAGE)
+        assert await array.read(place + PAGE, CHUNK) == content[place + PAGE :][:CHUNK]
+        await array.replace_disk(0, spare())
+        await jobs_ended(array)
+        assert array.member_set.sums is not None
+        assert array.member_set.sums.lacks(*where(array, place), PAGE)
+        with pytest.raises(RaidxError):
+            await array.read(place, PAGE)
+        for at in range(0, SIZE, CHUNK):
+            if at != place:
+                assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+        await array.write(place, content[place : place + CHUNK])
+        assert await array.read(place, CHUNK) == content[place : place + CHUNK]
+        await parity_holds(array)
+
+
+@pytest.mark.parametrize("layout", ["rdp", "upc"])
+async def test_survivors_that_have_no_sum_are_left_out_one_after_the_other(layout: str) -> None:
+    members = await with_sums(layout, 6)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.fail_disk(0)
+        await array.context.journal.drain()
+        context = array.context
+        for stripe in range(4):
+            cell = next(c for c in range(context.code.data_count, len(context.code.cells)))
+            if context.position(Stripe(stripe), CellIndex(cell))[0] != 0:
+                role, at = forget(array, stripe, cell)
+                members[role].memory[at] ^= 1
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+        await array.replace_disk(0, spare())
+        await jobs_ended(array)
+        assert not array.context.bad_chunks
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+
+
+async def test_a_member_that_returns_keeps_a_page_that_the_others_do_not_give_back() -> None:
+    members = await with_sums("raid5", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.flush()
+        await array.fail_disk(0)
+    async with open_array(members[1:], start_degraded=True) as array:
+        place = next(at for at in range(0, 12 * CHUNK, CHUNK) if where(array, at)[0] == 0)
+        await array.write(place, content[place : place + PAGE])  # so that it is caught up there
+        await array.context.journal.drain()
+        role, at = forget(array, place // CHUNK // 3, 3, 1)
+        members[role].memory[at] ^= 1
+        answer = await array.replace_disk(0, members[0])
+        assert answer["catches_up"]
+        await jobs_ended(array)
+        assert not array.context.bad_chunks
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+
+
+async def test_what_is_discarded_while_a_member_is_absent_has_no_sums() -> None:
+    members = await with_sums("raid5", 4)
+    async with open_array(members) as array:
+        await array.write(0, random.Random(1).randbytes(12 * CHUNK))
+        await array.fail_disk(0)
+        await array.discard(3 * CHUNK, 6 * CHUNK)  # stripes 1 and 2
+        sums = array.member_set.sums
+        assert sums is not None
+        for at in range(0, 12 * CHUNK, CHUNK):
+            role, place = where(array, at)
+            assert sums.lacks(role, place, PAGE) == (3 * CHUNK <= at < 9 * CHUNK)
