@@ -146,6 +146,7 @@ class Array:
         self.stale = assembly.stale
         self.was_clean = assembly.config.clean  # False: it had not been closed
         self.warnings: list[str] = list(assembly.warnings)
+        self.absent_at_start = assembly.absent
         self.reader = Reader(context)
         self.writer = Writer(context)
         self.read, self.read_for = self.reader.read, self.reader.read_for

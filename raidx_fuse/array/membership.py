@@ -123,7 +123,7 @@ async def _table_problem(array: RunningArray, record: MemberRecord, member: Memb
 async def take_back(array: RunningArray, stale: Sequence[tuple[Member, str]]) -> None:
     """Give members of *stale* that were only absent their roles again, to be caught up."""
     config = array.member_set.config
-    for member, reason in stale:
+    for member, _reason in stale:
         for record in config.members:
             if record.role < 0 or record.state != MISSING:
                 continue
@@ -134,8 +134,6 @@ async def take_back(array: RunningArray, stale: Sequence[tuple[Member, str]]) ->
             except RaidxError as error:
                 log.error("%s could not be taken back: %s", member.path, error)
                 break
-            old = f"{member.path} is not used: {reason}"
-            array.warnings[:] = [text for text in array.warnings if text != old]
             log.warning("%s was absent: it is caught up by what changed", member.path)
             break
 

@@ -34,6 +34,8 @@ class RunningArray(ArrayServices, Protocol):
     read_only: bool
     started_s: float
     warnings: list[str]
+    stale: list[tuple[Member, str]]
+    absent_at_start: dict[str, str]
     tuner: Tuner | None
     regular_scrub: RegularScrub
     rebundle: RebundleOperation | None

@@ -88,6 +88,26 @@ def _action(array: RunningArray, word: str) -> str | None:
     return None
 
 
+def _still_so(array: RunningArray) -> list[str]:
+    """Return the warnings of *array*, without those about members that were away at the start, if
+    their roles have members again, or they are used.
+    """
+    member_set = array.member_set
+    present = member_set.present()
+    used = {member.path for member in present.values()}
+    over = {
+        text
+        for uuid, text in array.absent_at_start.items()
+        if uuid in present or member_set.config.find(uuid) is None
+    }
+    over |= {
+        f"{member.path} is not used: {reason}"
+        for member, reason in array.stale
+        if member.path in used
+    }
+    return [text for text in array.warnings if text not in over]
+
+
 def status(array: RunningArray) -> ArrayReport:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
@@ -133,7 +153,7 @@ def status(array: RunningArray) -> ArrayReport:
         "last_scrub": shown_scrub(health),
         "restore": None if array.self_heal is None else array.self_heal.status(),
         "warnings": [
-            *array.warnings,
+            *_still_so(array),
             *(f"{path}: {problem}" for path, problem in sorted(array.presence.problems.items())),
             *([] if policy is None else [policy]),
             *member_set.hosts.warnings(),

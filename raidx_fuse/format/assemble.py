@@ -43,7 +43,7 @@ a prefix of that of W and W has at least as many starts. Which configuration is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from raidx_fuse.errors import (
     AssemblyError,
@@ -200,6 +200,7 @@ class Assembly:
     * *base_events*: the lowest event counter that a member in use may have.
     * *behind*: the UUIDs of spares whose event counter is not that of *config*.
     * *logs_lost*: the roles of members that lost their front, with the log that it had.
+    * *absent*: by UUID of a member that was not given, which of the warnings is about that.
     """
 
     config: ArrayConfig
@@ -211,6 +212,7 @@ class Assembly:
     base_events: int = 0
     behind: frozenset[str] = frozenset()
     logs_lost: frozenset[Role] = frozenset()
+    absent: dict[str, str] = field(default_factory=dict)
 
 
 def tolerates(config: ArrayConfig, lost: frozenset[Role]) -> bool:
@@ -442,17 +444,22 @@ def _judge(given: Sequence[Given], config: ArrayConfig, base: int, warnings: lis
         elif record is not None:
             by_role[record.role] = one.member
     missing = [role for role in config.roles() if role not in by_role]
+    absent: dict[str, str] = {}
     for role in missing:
         record = config.record(role)
         if all(one.uuid != record.member_uuid for one in given):
             what = "failed earlier" if record.state == FAILED else "is missing"
-            warnings.append(f"role {role} ({_named(record)}) {what}")
+            absent[record.member_uuid] = f"role {role} ({_named(record)}) {what}"
     for record in config.members:
         if record.state == SPARE and record.member_uuid not in spares:
-            warnings.append(f"the spare {_named(record)} is missing")
+            absent[record.member_uuid] = f"the spare {_named(record)} is missing"
+    warnings += absent.values()
     behind = {one.uuid for one in given if one.superblock.events != config.events}
     behind &= spares.keys()
-    return Assembly(config, by_role, spares, stale, missing, warnings, base, frozenset(behind))
+    return Assembly(
+        *(config, by_role, spares, stale, missing, warnings, base, frozenset(behind)),
+        absent=absent,
+    )
 
 
 def _named(record: MemberRecord) -> str:

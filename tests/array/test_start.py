@@ -8,7 +8,9 @@ import trio
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, ReadOnlyError, Reason, UsageError
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import FaultMember
+from tests.support.arrays import jobs_ended, ram_array
 from tests.support.reasons import because
 from tests.support.spy import (
     FLUSH,
@@ -121,6 +123,32 @@ async def test_a_wrong_setting_is_refused_and_changes_nothing() -> None:
         with pytest.raises(UsageError, match=words):
             await rig.array.set(key, text)
     assert rig.array.settings() == before
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_what_was_said_of_an_absent_member_goes_when_its_role_has_another_one(
+    given: bool,
+) -> None:
+    """*given*: an old copy of it is there, and becomes the new member."""
+    members = await ram_array("raid5", 4)
+    content = noise(100_000)
+    async with open_array(members) as array:
+        await array.fail_disk(1)  # for good: it is not taken back
+        await array.write(0, content)
+    old = members[1]
+    present = members if given else [members[0], *members[2:]]
+    for read_only in (True, False):
+        async with open_array(present, read_only=read_only) as array:
+            (text,) = array.status()["warnings"]
+            assert ("d1 is not used: " if given else "role 1 (d1, ") in text
+            assert array.warnings == [text]
+    async with open_array(present) as array:
+        new = old if given else RamMember(old.size_bytes, name="new")
+        await array.replace_disk(1, new)
+        await jobs_ended(array)
+        assert array.status()["warnings"] == []
+        assert array.status()["state"] == "clean"
+        assert await array.read(0, len(content)) == content
 
 
 async def test_a_degraded_array_starts_with_a_warning_a_failed_one_does_not() -> None:

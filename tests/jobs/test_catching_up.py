@@ -208,7 +208,7 @@ async def test_a_member_absent_at_a_start_is_caught_up_when_it_is_there_again() 
     assert job.detail()["catches_up"] is True
     await job.finished.wait()
     assert rig.log.bytes_of(WRITE, rig.data, absent.path) < 40 * CHUNK
-    assert not rig.array.warnings
+    assert not rig.array.status()["warnings"]
     await check_whole(rig, 1)
 
 
