@@ -61,7 +61,7 @@ def same_array(status: ArrayReport, name: str, layout: str, sums: str | None) ->
     """
     kept = status.get("sums")
     state = kept["state"] if kept else "off"
-    switch = f"`raidx set ARRAY {SUMS}={sums}`" if kept else None  # else it has no room for them
+    switch = f"`raidx set ARRAY {SUMS}={sums}`"
     found = (
         ("name", status["name"], name, None),
         ("layout", status["layout"], layout, None),

@@ -291,7 +291,7 @@ class Restore(TypedDict):
 
 
 class SumsReport(TypedDict):
-    """Checksums of the members' data; absent where the array has none.
+    """Checksums of the members' data; absent where the array never had any.
 
     * *state*: "on", or "off" while they are neither kept nor compared.
     * Since the mount: *misfits*, pages that did not fit their checksums; *healed*, those of them
@@ -1110,7 +1110,7 @@ class LayoutChoice(TypedDict):
 
 
 class CreationPlan(Plan):
-    """*metadata* of each member, and what of it is for checksums (*sums_bytes*)."""
+    """*metadata* of each member, and what of it is for checksums (*sums_bytes*), now or later."""
 
     layout: str
     chunk_size: Bytes

@@ -59,7 +59,6 @@ class Reason(StrEnum):
     ALREADY = "already", "it is so already"
     IMPOSSIBLE_LAYOUT = "impossible_layout", "there is no such layout, or not for so many members"
     NOT_WITH_LAYOUT = "not_with_layout", "the layout of the array cannot do it"
-    HAS_SUMS = "has_sums", "the array has checksums, which a change of places would lose"
     NOT_LAB = "not_lab", "only a mount that was made with --lab can be broken"
     # what must be accepted by an option
     LOSES_DATA = "loses_data", "bytes that were written would be lost: --lose-data accepts it"

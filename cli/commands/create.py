@@ -149,7 +149,7 @@ def _plan_text(plan: CreationPlan, out: Output) -> str:
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
         f"member: {out.size(plan['member_size'])}, of it {out.size(plan['metadata'])} metadata"
-        + (f" with {out.size(plan['sums_bytes'])} of checksums" if plan["sums_bytes"] else ""),
+        + (f" with {out.size(plan['sums_bytes'])} for checksums" if plan["sums_bytes"] else ""),
         *(
             f"  {member['path']}: {out.size(member['size'])}, "
             f"{out.size(member['used'])} used, {out.size(member['wasted'])} wasted"

@@ -37,6 +37,7 @@ from raidx_fuse.format.assemble import Assembly
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 from raidx_fuse.format.configuration.saved_jobs import without_retired
+from raidx_fuse.format.configuration.sums import without_sums
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.jobs.grow.operation import GrowOperation
@@ -281,7 +282,6 @@ class Array:
             await change_mode(self.context, value)
             return value
         if key == SUMS:
-            settings.require_room_for_sums(self, value)
             await switch_sums(self, value)
             return value
         await settings.put(self, name, value)
@@ -392,6 +392,8 @@ class Array:
         """
         member_set, changes = self.member_set, self.context.changes
         member_set.change(without_retired)
+        if member_set.sums is None:
+            member_set.change(without_sums)
         self.lost_list.load()
         self.warnings += settings.apply_saved(self)
         # a bad log is refused before anything is written

@@ -80,7 +80,8 @@ class MemberChanges(ABC):
         """Return how much of a new member must be usable, for *role* or, None, for any one."""
         config = self.array.member_set.config
         chunks = self.array.context.layout.member_chunks
-        return config.regions.data.offset + chunks * config.chunk_bytes
+        end = config.regions.data.offset + chunks * config.chunk_bytes
+        return max(end, config.regions.sums.end)
 
     def bytes_of_spare(self, role: Role) -> int:
         """Return how much of a spare must be usable to take the vacant *role*."""

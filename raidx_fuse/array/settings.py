@@ -18,12 +18,10 @@ from raidx_fuse.errors import (
     JobRunningError,
     NotWithLayoutError,
     RaidxError,
-    Reason,
     UsageError,
 )
 from raidx_fuse.format.configuration.codec import require_known
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.sums import sums_of
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.settings import (
     KEPT_AS,
@@ -145,17 +143,6 @@ def _require_redundancy(array: RunningArray, value: Any) -> None:
         )
 
 
-def require_room_for_sums(array: RunningArray, value: object) -> None:
-    """Raise UsageError if *value* is "on", and the array has no place for checksums."""
-    config = array.member_set.config
-    if value == "on" and sums_of(config) is None:
-        raise UsageError(
-            f"array {config.name} has no room for checksums: they are reserved by `create --sums`",
-            action="make an array with them beside it, then: raidx volume move",
-            reason=Reason.METADATA_FULL,
-        )
-
-
 RECEIVERS = {
     POLICY: Receiver(lambda array, value: array.context.policies.use(value), in_force=_policy),
     "journal": Receiver(lambda array, value: array.context.journal.set_mode(value)),
@@ -172,7 +159,7 @@ RECEIVERS = {
         in_force=lambda array: array.regular_scrub.each_s if array.regular_scrub.compares else 0.0,
         require=_require_redundancy,
     ),
-    SUMS: Receiver(lambda _array, _value: None, require=require_room_for_sums),
+    SUMS: Receiver(lambda _array, _value: None),  # array/switch_sums.py
     "bpu.t_light": _threshold("t_light_s"),
     "bpu.t_heavy": _threshold("t_heavy_s"),
     "bpu.t_pre": _threshold("t_pre"),

@@ -1,9 +1,14 @@
 """Checksums of a running array: built at its start, switched off and on again.
 
-Off: durable in the superblocks before the first write that sets no sums. On: the tables become
-empty on all members, durably, before the superblocks say so; pages get their sums as they are
-written, or from a scrub, which begins at once. Members are emptied while requests go on: as long as
-the sums are off, nothing reads or writes the tables. Whatever ends that early leaves them off.
+Off: durable in the superblocks before the first write that sets no sums. Nothing of the checksums
+is left in them then, so that any program may write the array; the place of the tables is free.
+
+    on    room on all members (jobs/grow/room_for_sums.py) -> tables empty there, durably
+          -> superblocks: region, tables, "sums" in `needs` -> the first sum
+
+Pages get their sums as they are written, or from a scrub, which begins at once. Members are emptied
+while requests go on: as long as the sums are off, nothing reads or writes the tables. Whatever ends
+that early leaves them off.
 """
 
 from __future__ import annotations
@@ -14,13 +19,19 @@ from dataclasses import replace
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, Reason
-from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.sums import KEY, are_on, seed_from, sums_of
+from raidx_fuse.format.configuration.sums import (
+    are_on,
+    place_for_sums,
+    sums_of,
+    with_sums,
+    without_sums,
+)
 from raidx_fuse.format.create import new_uuid
 from raidx_fuse.format.pages import zero_range
+from raidx_fuse.format.shapes import sum_copies_of
+from raidx_fuse.jobs.grow.room_for_sums import make_room
 from raidx_fuse.members.base import Member
-from raidx_fuse.settings import SUMS
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.sums import Sums
 
@@ -37,9 +48,12 @@ def made_sums(member_set: MemberSet) -> Sums | None:
 async def switch_sums(array: RunningArray, value: str) -> None:
     """Switch the checksums of *array* "on" or "off". Raises RaidxError.
 
-    BusyError if requests do not end in time (`ArrayContext.closed`), or if members are missing that
-    could not be told that the sums begin anew, or change meanwhile.
+    UsageError if there is no room for them. BusyError if requests do not end in time
+    (`ArrayContext.closed`), or if members are missing that could not be told that the sums begin
+    anew, or change meanwhile.
     """
+    if value == "on" and array.member_set.sums is None:
+        await make_room(array)
     # An older request would empty the tables of a newer one, and a change of the members would
     # give tables of another seed their places (jobs/move_sums.py).
     async with array.membership.attaching:
@@ -60,14 +74,24 @@ async def _switch_off(context: ArrayContext) -> None:
         await context.journal.drain()
         if member_set.sums is not None:
             await member_set.sums.save()  # no write of a table is under way then
-        await member_set.update(_ended)
+        await member_set.update(without_sums)
         member_set.use_sums(None)
         context.note_sums()
 
 
 async def _switch_on(context: ArrayContext) -> None:
     member_set = context.member_set
-    region, emptied = member_set.config.regions.sums, list[Member]()
+    emptied, seed = list[Member](), new_uuid()
+
+    def begun(config: ArrayConfig) -> ArrayConfig:
+        copies = sum_copies_of(config)
+        place = place_for_sums(config, copies)
+        if place is None:
+            raise BusyError("a change of the members or the layout has taken the room")
+        config = replace(config, regions=replace(config.regions, sums=place))
+        return with_sums(config, copies, seed)
+
+    region = begun(member_set.config).regions.sums
 
     async def empty() -> None:
         if member_set.lost or member_set.watermarks:
@@ -84,25 +108,13 @@ async def _switch_on(context: ArrayContext) -> None:
 
     await empty()
     async with context.closed():
-        if sums_of(member_set.config) is None or member_set.config.regions.sums != region:
-            raise BusyError("a change of the members or the layout has ended the checksums")
         await empty()  # those that joined meanwhile
         await context.journal.drain()  # what came until now may be parts of pages
-        await member_set.update(_begun)
+        if begun(member_set.config).regions.sums != region:
+            raise BusyError("a change of the members or the layout has taken the room")
+        await member_set.update(begun)
         sums = made_sums(member_set)
         assert sums is not None
         sums.begin_empty()
         member_set.use_sums(sums)
         context.note_sums()
-
-
-def _ended(config: ArrayConfig) -> ArrayConfig:
-    return replace(config, settings={**config.settings, SUMS: "off"})
-
-
-def _begun(config: ArrayConfig) -> ArrayConfig:
-    """Return *config* with sums that begin anew: with another seed, older ones do not fit."""
-    kept = sums_of(config)
-    assert kept is not None
-    config = config.with_job(KEY, encode(replace(kept, seed=seed_from(new_uuid()))))
-    return replace(config, settings={**config.settings, SUMS: "on"})

@@ -12,7 +12,7 @@ from raidx_fuse.errors import FormatError, LosesDataError, Reason, TooSmallError
 from raidx_fuse.format.both_ends import end_slots, erase_superblocks, read_superblock
 from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.format.create import check_array_name, create_array, shape
-from raidx_fuse.format.regions import SECTOR_BYTES, usable_bytes
+from raidx_fuse.format.regions import NO_REGION, SECTOR_BYTES, has_room_for_sums, usable_bytes
 from raidx_fuse.format.superblock import read_slots
 from raidx_fuse.format.table_page import share_bytes
 from raidx_fuse.layouts.numbers import by_role
@@ -54,7 +54,7 @@ class CreateRequest:
 class CreatePlan:
     """What creating does: *missing* files are created; *sizes* are the members' bytes by role.
 
-    Of the metadata of each member, *sums_bytes* are for checksums.
+    Of the metadata of each member, *sums_bytes* are for checksums, now or later.
     """
 
     layout: Layout
@@ -172,7 +172,11 @@ async def plan(request: CreateRequest) -> CreatePlan:
     )
     if request.image_bytes is not None and request.image_bytes > layout.size_bytes:
         raise TooSmallError(f"these members make an image of at most {layout.size_bytes} bytes")
-    return CreatePlan(layout, missing, sizes, regions.data.offset, regions.sums.length)
+    room = regions.sums
+    if not request.sums and has_room_for_sums(sizes):
+        place = regions.place_for_sums(layout.code.tolerance + 1, regions.end, regions.end)
+        room = NO_REGION if place is None else place
+    return CreatePlan(layout, missing, sizes, regions.data.offset, room.length)
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:

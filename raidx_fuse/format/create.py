@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid as _uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from raidx_fuse.errors import (
@@ -22,11 +21,10 @@ from raidx_fuse.errors import (
     no_space,
 )
 from raidx_fuse.format.both_ends import erase_ends, readable_superblock
-from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import ACTIVE, NAME_SHOWN, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.features import ENDS
 from raidx_fuse.format.configuration.names import cleaned, name_problem
-from raidx_fuse.format.configuration.sums import ALGORITHM, KEY, StoredSums, reassigned, seed_from
+from raidx_fuse.format.configuration.sums import with_sums
 from raidx_fuse.format.configuration.volumes import VolumeTable
 from raidx_fuse.format.pages import erase_log, erase_pages, erase_region, zero_range
 from raidx_fuse.format.regions import (
@@ -37,6 +35,7 @@ from raidx_fuse.format.regions import (
     SUPERBLOCK_SLOTS,
     Regions,
     end_offset,
+    has_room_for_sums,
     page_count,
     plan_regions,
     usable_bytes,
@@ -59,7 +58,6 @@ from raidx_fuse.layouts.registry import (
     width_max,
 )
 from raidx_fuse.members.base import Member
-from raidx_fuse.settings import SUMS
 
 CHUNK_BYTES_DEFAULT = 64 << 10
 
@@ -217,7 +215,7 @@ async def create_array(
         needs=(ENDS,) if both_ends and any(end_offset(r.size_bytes) for r in records) else (),
     )
     if sums:
-        config = _with_sums(config, layout_made.code.tolerance, uuid_source())
+        config = with_sums(config, layout_made.code.tolerance + 1, uuid_source())
     shares = shares_of(config)
     for role, member in by_role(members):
         await prepare_member(member, regions)
@@ -238,14 +236,6 @@ async def create_array(
     return config
 
 
-def _with_sums(config: ArrayConfig, tolerance: int, seed: str) -> ArrayConfig:
-    """Return *config* with checksums whose seed is from the UUID *seed*."""
-    empty = StoredSums(algorithm=ALGORITHM, copies=tolerance + 1, seed=seed_from(seed))
-    stored = reassigned(empty, [None] * config.width)
-    settings, needs = {**config.settings, SUMS: "on"}, tuple(sorted({*config.needs, KEY}))
-    return replace(config.with_job(KEY, encode(stored)), settings=settings, needs=needs)
-
-
 def shape(
     layout: str,
     sizes: Sequence[int],
@@ -262,7 +252,8 @@ def shape(
     raidx layouts use the whole of every member; all others use as much of each member as the
     smallest one has. In a raidx layout, an image of *image_bytes* leaves the other chunks free:
     they can later take the chunks of lost or leaving members. *log_bytes*: of the log region,
-    instead of the default. *sums*: with checksums; *both_ends*: superblocks at the ends, too.
+    instead of the default. *sums*: with checksums; without them, members of 64 MiB and more have
+    room for them. *both_ends*: superblocks at the ends, too.
     Raises LayoutError, UsageError.
     """
     width = len(sizes)
@@ -270,6 +261,7 @@ def shape(
     check_chunk_bytes(chunk_bytes)
     info = find_layout(layout)
     code = code_for(layout, width, params)
+    copies = code.tolerance + 1 if sums or has_room_for_sums(sizes) else 0
     if not info.bundled:
         regions = plan_regions(
             min(sizes),
@@ -278,7 +270,8 @@ def shape(
             code.rows,
             log_bytes_wanted=log_bytes,
             data_end=min(usable),
-            sums_copies=code.tolerance + 1 if sums else 0,
+            sums_copies=copies,
+            has_sums=sums,
         )
         chunks = regions.data.length // chunk_bytes
         return regions, make_layout(layout, width, chunks, chunk_bytes, **params)
@@ -290,7 +283,8 @@ def shape(
         total_bytes=sum(sizes),
         log_bytes_wanted=log_bytes,
         data_end=min(usable),
-        sums_copies=code.tolerance + 1 if sums else 0,
+        sums_copies=copies,
+        has_sums=sums,
         sums_end=LARGER_MEMBERS * max(usable),
     )
     offset = regions.data.offset

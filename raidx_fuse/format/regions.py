@@ -5,8 +5,9 @@
              written   written map, two-slot pages, with space for growth
              log       redo log: a head page in two slots, then a ring of records
              table     empty: the share of the look-up table (raidx) lies after the data
-             sums      checksums of other members' data, only in arrays that have them
+             sums      checksums of other members' data, in arrays that have them
     aligned  data      chunks 0, 1, 2, ...
+             sums      here, where the room before the data does not suffice
     end      copies of the superblock slots (`end_offset`), on members of 64 MiB and more
 
 A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
@@ -19,6 +20,7 @@ Region(offset=278528, length=770048))
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -36,6 +38,7 @@ SUPERBLOCK_SLOT_BYTES = 64 << 10
 SUPERBLOCK_SLOTS = 2
 SUPERBLOCK_BYTES = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
 END_MEMBER_BYTES_MIN = 64 << 20  # a smaller member has superblocks in its front only
+SUMS_MEMBER_BYTES_MIN = END_MEMBER_BYTES_MIN  # smaller ones have room for checksums if asked to
 END_GAP_BYTES = 1 << 20
 """What stays free behind the superblocks at the end, and the unit to which a size is rounded down
 before: a GPT's backup lies there, tools clear the last MiB, and loop devices and NBD servers round
@@ -79,6 +82,11 @@ def end_offset(member_bytes: int) -> Offset | None:
 def usable_bytes(member_bytes: int) -> int:
     """Return how many bytes of a member may be used that has superblocks at its end, if it can."""
     return end_offset(member_bytes) or member_bytes
+
+
+def has_room_for_sums(sizes: Sequence[int]) -> bool:
+    """Return whether members of *sizes* bytes keep room for checksums also while there are none."""
+    return min(sizes) >= SUMS_MEMBER_BYTES_MIN
 
 
 def member_bytes_for(needed_bytes: int) -> int:
@@ -133,8 +141,8 @@ class PageRegion:
 class Regions:
     """The regions of every member of one array, in their order on the member.
 
-    *sums*, with the tables of checksums, is NO_REGION in an array that has none reserved: then the
-    superblocks do not name it.
+    *sums*, with the tables of checksums, is NO_REGION in an array that keeps none: then the
+    superblocks do not name it. It lies before the data or behind them.
     """
 
     UNKNOWN: ClassVar[str] = "the configuration has the region"
@@ -158,18 +166,42 @@ class Regions:
     def named(self) -> dict[str, Region]:
         """Return name to region, in the order on the member."""
         every = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.sums.offset > self.data.offset:
+            every["sums"] = every.pop("sums")
         return {name: region for name, region in every.items() if region != NO_REGION}
+
+    @property
+    def end(self) -> int:
+        """Where the last region ends."""
+        return max(self.data.end, self.sums.end)
 
     @property
     def sum_table_bytes(self) -> int:
         """Size of the checksums of one member's data: whole pages, without the copies."""
         return _sum_table_bytes(self.data.length)
 
+    def sums_bytes(self, copies: int) -> int:
+        """Return the size of a region with *copies* tables of the checksums of these data."""
+        return copies * self.sum_table_bytes
+
     def sum_table_offset(self, slot: int) -> Offset:
         """Return the byte offset on each member of *slot* number n for a table of checksums."""
         offset = self.sums.offset + slot * self.sum_table_bytes
         assert self.sums.offset <= offset <= self.sums.end - self.sum_table_bytes
         return Offset(offset)
+
+    def place_for_sums(self, copies: int, used: int, end: int) -> Region | None:
+        """Return where *copies* tables of checksums of the data have a place, None if nowhere.
+
+        That is before the data, where another region is not there already; or behind them, from
+        byte *used* on, up to *end*.
+        """
+        length = self.sums_bytes(copies)
+        before = Region(self.table.end, length)
+        if before.end <= self.data.offset and not before.offset <= self.sums.offset < before.end:
+            return before
+        behind = Region(max(_up(used, PAGE_BYTES), self.data.end), length)
+        return behind if behind.end <= end else None
 
     def problem(self) -> str | None:
         """Return in words why these regions are impossible, or None."""
@@ -236,6 +268,7 @@ def plan_regions(
     data_end: int | None = None,
     sums_copies: int = 0,
     sums_end: int | None = None,
+    has_sums: bool = False,
 ) -> Regions:
     """Return the regions for *width* members, of which the smallest has *member_bytes*.
 
@@ -248,8 +281,9 @@ def plan_regions(
 
     The written map has space for four times the width, and at least for 64 members, so that growth
     never moves a region; with *total_bytes*, for four times that size. *log_bytes_wanted*: of the
-    log, instead of the default. *sums_copies*: how many tables of checksums each member holds, each
-    of them of a whole member. Raises UsageError if not even one chunk of data fits.
+    log, instead of the default. *sums_copies*: for how many tables of checksums each member has
+    room before its data, each of them of a whole member; *has_sums*: they have their region there.
+    Raises UsageError if not even one chunk of data fits.
     """
     chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
     bitmap_bytes = member_bytes
@@ -288,5 +322,5 @@ def plan_regions(
             action="use larger members or a smaller chunk"
             + ("" if sums == NO_REGION else ", or leave out the checksums: --sums off"),
         )
-    data = Region(start, data_bytes)
+    data, sums = Region(start, data_bytes), sums if has_sums else NO_REGION
     return Regions(superblock, bitmap, written, log, table, data, sums=sums)

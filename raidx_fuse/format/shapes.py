@@ -145,3 +145,8 @@ def can_lose(config: ArrayConfig, lost: frozenset[Role]) -> bool:
         len(lost & shape.members()) <= LAYOUTS[shape.layout].tolerance(shape.width)
         for shape in shapes_of(config)
     )
+
+
+def sum_copies_of(config: ArrayConfig) -> int:
+    """Return how many copies of its checksums outlast all losses that the layouts tolerate."""
+    return 1 + max(LAYOUTS[s.layout].tolerance(s.width) for s in shapes_of(config))

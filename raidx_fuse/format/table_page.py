@@ -88,7 +88,7 @@ def bytes_needed(config: ArrayConfig, role: Role | None) -> int:
     """Return the size in bytes that the member in *role* needs; None: a spare, for one role."""
     shares = shares_of(config)
     if not shares:
-        return config.regions.data.end
+        return config.regions.end
     ends = {r: share.offset + share.length for r, share in shares.items() if share.pages}
     return ends[role] if role is not None and role in ends else min(ends.values())
 

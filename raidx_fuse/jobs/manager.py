@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, JobRunningError, RaidxError, Reason, UsageError
-from raidx_fuse.format.configuration import sums
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import Starter
@@ -70,17 +69,6 @@ class Jobs:
 
     def running(self) -> list[Job]:
         return [job for job in self._jobs.values() if not job.finished.is_set()]
-
-    def require_without_sums(self) -> None:
-        """Raise UsageError while the array keeps checksums: their tables have no room for more."""
-        config = self.context.member_set.config
-        if sums.are_on(config) or self.context.member_set.sums is not None:
-            raise UsageError(
-                f"array {config.name} has checksums, and no room for those of more data",
-                action="do it without them: first `raidx set ARRAY sums=off`; it cannot have "
-                "them again",
-                reason=Reason.HAS_SUMS,
-            )
 
     def require_finished(self, refused: str, without: Role | None = None) -> None:
         """Raise BusyError or RaidxError unless the layout may change now.

@@ -12,7 +12,8 @@ what a former one has left there does not fit its number, and counts as never wr
 superblocks a crash leaves, each table has all its copies; only what was saved between swap and
 publish may have overwritten one of them, and the others are there still.
 
-While sums are off only the places are changed, as the tables begin empty when they are on again.
+Where the data become longer, so do the tables: all of them are copied to another region, which is
+emptied before, and holds nothing that counts by the superblocks of before.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import (
     VACANT,
     StoredSums,
-    are_possible,
     reassigned,
     sums_of,
     with_room,
     with_tables,
-    without_sums,
 )
+from raidx_fuse.format.pages import zero_range
+from raidx_fuse.format.regions import Regions
 from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import PAGE_BYTES
@@ -60,24 +61,35 @@ def _kept(came_from: CameFrom) -> list[int | None]:
 class MovedSums:
     """The checksums of the array of *member_set*, whose roles will be those of *came_from*.
 
-    None: they stay. The *newcomers* are new members, in the order of their roles.
+    None: they stay. The *newcomers* are new members, in the order of their roles. *regions*: those
+    that the members will have, None: they stay.
     """
 
     def __init__(
-        self, member_set: MemberSet, came_from: CameFrom | None, newcomers: Sequence[Member]
+        self,
+        member_set: MemberSet,
+        came_from: CameFrom | None,
+        newcomers: Sequence[Member],
+        regions: Regions | None = None,
     ) -> None:
         self.member_set = member_set
+        if regions is not None and came_from is None:
+            came_from = range(member_set.config.width)
         self.came_from = came_from
+        self._regions = regions or member_set.config.regions
+        self._is_elsewhere = self._regions.sums != member_set.config.regions.sums
         self._newcomers = newcomers
         self._stored: StoredSums | None = None
         self._first: StoredSums | None = None
         self._copies: list[TableCopy] = []
         self._leaving: list[Role] = []
         before = sums_of(member_set.config)
-        if before is None or came_from is None:
+        if before is None or came_from is None or member_set.sums is None:
             return
         self._stored = reassigned(before, came_from)
-        if member_set.sums is not None:
+        if self._is_elsewhere:
+            self._copies = self._new_copies(before, self._stored, came_from)
+        else:
             self._first = with_room(before, self._stored, came_from)
             self._copies = self._new_copies(self._first, self._stored, came_from)
             self._leaving = [
@@ -89,7 +101,6 @@ class MovedSums:
     ) -> list[TableCopy]:
         joined = [role for role, old in enumerate(came_from) if old is None]
         newcomers = dict(zip(joined, self._newcomers, strict=True))
-        regions = self.member_set.config.regions
         copies = []
         for role, old in enumerate(_kept(came_from)):
             if old is None:
@@ -99,11 +110,11 @@ class MovedSums:
                 was = came_from[holder]  # no table lies on a vacant role
                 if was is None:
                     write = _writer(newcomers[holder])
-                elif (was, slot) in kept:
+                elif (was, slot) in kept and not self._is_elsewhere:
                     continue
                 else:
                     write = self._writer_of(Role(was))
-                copies.append(TableCopy(Role(old), regions.sum_table_offset(slot), write))
+                copies.append(TableCopy(Role(old), self._regions.sum_table_offset(slot), write))
         return copies
 
     def _writer_of(self, role: Role) -> Callable[[int, list[bytes]], Awaitable[None]]:
@@ -118,6 +129,10 @@ class MovedSums:
         member_set, sums = self.member_set, self.member_set.sums
         if sums is None or not self._copies:
             return
+        if self._is_elsewhere:
+            for member in member_set.present().values():
+                await zero_range(member, *self._regions.sums)
+                await member.flush()
         for role in self._leaving:
             await sums.load_table(role)  # for `undo`: others take its places
         first, before, roles = self._first, sums.stored, came_from_roles(member_set.config)
@@ -164,10 +179,8 @@ class MovedSums:
         member_set, stored = self.member_set, self._stored
         if stored is not None and self.came_from is not None:
             if member_set.sums is not None:
-                member_set.sums.adopt(stored, _kept(self.came_from))
+                member_set.sums.adopt(stored, _kept(self.came_from), self._regions)
             member_set.change(lambda config: with_tables(config, stored))
-        if member_set.sums is None and not are_possible(member_set.config):
-            member_set.change(without_sums)
 
 
 def _writer(member: Member) -> Callable[[int, list[bytes]], Awaitable[None]]:

@@ -28,9 +28,7 @@ The begins refuse other jobs in their plan; those that only add may run beside w
 record of the log may be redone by recovery under other roles than it was written for: where roles
 get another number, the log is empty, every member counts as its holder, and it is chosen anew.
 
-Tables of checksums follow the roles (jobs/move_sums.py). There is an entry for each page of the
-data, so larger members are refused while sums are kept (`Jobs.require_without_sums`); while sums
-are switched off, the array loses them at the swap.
+Tables of checksums follow the roles, and the size of the data (jobs/move_sums.py).
 
 Two siblings stay beside it, as they change the member of one role, and no place. A member takes a
 vacant role under requests: no reader relies on it, and it is rebuilt (`Membership._seat`). And a
@@ -50,6 +48,7 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
+from raidx_fuse.format.regions import Regions
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.move_sums import CameFrom, MovedSums
@@ -72,6 +71,7 @@ class Change(Generic[PlanT]):
       an await; it returns the members that leave the array, whose queues it has closed.
     * *came_from*: by new role, the role that the member had, None for a newcomer; without it, all
       roles stay.
+    * *regions*: of each member afterwards; without it, all stay.
     * *members*: the newcomers. They have no superblock yet, so they join as spares first.
     * *chunks*: for how many logical chunks the written map is to have room.
     * *tail*: the size of the image in bytes while the chunks move, if it may be smaller: what is
@@ -89,6 +89,7 @@ class Change(Generic[PlanT]):
     plan: Callable[[], PlanT]
     swap: Callable[[PlanT, Sequence[MemberRecord]], Sequence[Member] | None]
     came_from: Callable[[PlanT], CameFrom] | None = None
+    regions: Callable[[PlanT], Regions] | None = None
     members: Sequence[Member] = ()
     chunks: Callable[[PlanT], int] | None = None
     tail: Callable[[PlanT], int] | None = None
@@ -121,7 +122,8 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
         async with array.membership.attaching:
             planned, size_bytes = change.plan(), array.size_bytes
             came_from = None if change.came_from is None else change.came_from(planned)
-            moved = MovedSums(member_set, came_from, change.members)
+            regions = None if change.regions is None else change.regions(planned)
+            moved = MovedSums(member_set, came_from, change.members, regions)
             records: list[MemberRecord] = []
             try:
                 if change.tail is not None:
@@ -148,6 +150,8 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                         require_unwritten(context, change.tail(planned))
                     if change.came_from is not None and change.came_from(planned) != came_from:
                         raise BusyError("other members have left", action="try again")
+                    if change.regions is not None and change.regions(planned) != regions:
+                        raise BusyError("the sizes of the members have changed", action="try again")
                     left = change.swap(planned, records) or ()
                     if change.renumbers:
                         context.journal.choose_roles()

@@ -316,7 +316,7 @@ class Sums:
         loaded, self._loaded = self._loaded, []
         generations, self._generations = self._generations, []
         for old in came_from:
-            if old is not None:
+            if old is not None and len(loaded[old]) == pages:
                 self._views.append(views[old])
                 self._tables.append(tables[old])
                 self._past.append(past[old])
@@ -329,6 +329,12 @@ class Sums:
             self._past.append(np.frombuffer(zeroed(pages * ENTRIES * 4), np.uint32))
             self._loaded.append(bytearray(pages))
             self._generations.append(np.zeros(pages, np.uint32))
+            if old is not None:  # pages come behind those that there were, and have no sums
+                known = len(loaded[old])
+                self._tables[-1][: known * ENTRIES] = tables[old]
+                self._past[-1][: known * ENTRIES] = past[old]
+                self._loaded[-1][:] = loaded[old] + b"\1" * (pages - known)
+                self._generations[-1][:known] = generations[old]
         self.stored = stored
         self._width = len(stored.tables)
         self._seeds = [seed_of(stored.seed, table.number) for table in stored.tables]
@@ -584,12 +590,21 @@ class Sums:
         async with self._saving, self._loading:
             yield
 
-    def adopt(self, stored: StoredSums, came_from: Sequence[int | None]) -> None:
+    def adopt(
+        self,
+        stored: StoredSums,
+        came_from: Sequence[int | None],
+        regions: Regions | None = None,
+    ) -> None:
         """Let roles be other ones, whose tables lie where *stored* says.
 
         *came_from*: by new role, its old one, None for a new member, whose pages have no sums. The
-        copies that are new have been made (`are_copied`).
+        copies that are new have been made (`are_copied`). *regions*: with as many data or more; the
+        pages that come have no sums.
         """
+        if regions is not None:
+            self._regions, self._end = regions, regions.data.end
+            self._reserved_for = -1
         new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
         self._take(stored, came_from)
         for role, old in enumerate(came_from):

@@ -9,22 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.new_identity import give_new_identity
 from raidx_fuse.array.open import open_array
 from raidx_fuse.daemon.inspect import describe
-from raidx_fuse.errors import FormatError, OtherVersionError, Reason, UsageError
+from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig
-from raidx_fuse.format.configuration.sums import StoredSums, sums_of
+from raidx_fuse.format.configuration.sums import StoredSums, place_for_sums, sums_of
+from raidx_fuse.format.regions import SUMS_MEMBER_BYTES_MIN
 from raidx_fuse.lab.crash.sums import check_calm, check_copies, check_whole, live_pages
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from tests.array.test_saved_values import change
 from tests.support.arrays import jobs_ended, ram_array
-from tests.support.reasons import because
 
 SIZE = 1 << 20
 LOG = 400 << 10  # a restripe changes as much at once
@@ -113,12 +114,13 @@ async def other_layout(array: Array) -> object:
     return await array.restripe([], "raid0", {})
 
 
-async def larger(array: Array) -> object:
-    for queue in array.member_set.queues:
-        assert queue is not None
-        queue.member.size_bytes += 8 * SIZE
-    await array.larger_members.use()
-    return None
+def enlarged(members: list[RamMember], more_bytes: int) -> list[RamMember]:
+    found = []
+    for member in members:
+        larger = RamMember(member.size_bytes + more_bytes, name=member.path)
+        larger.memory[: member.size_bytes] = member.memory
+        found.append(larger)
+    return found
 
 
 CHANGES: list[tuple[str, Plan]] = [
@@ -190,26 +192,87 @@ async def test_checksums_follow_each_way_of_the_parity(parity: str) -> None:
         assert await array.read(0, len(content)) == content
 
 
-@pytest.mark.parametrize("layout", ["raid0", "raid5"])
-async def test_members_that_are_used_further_have_no_room_for_checksums(layout: str) -> None:
-    members = await ram_array(layout, 4, sums=True, with_volume=False, log_bytes=LOG)
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("layout", ["raid0", "raid1", "raid5", "rdp"])
+async def test_checksums_follow_more_data_on_each_member(layout: str, times: int) -> None:
+    """Under writes; their tables lie behind the data then, twice; the room before is empty."""
+    members = await ram_array(layout, 5, sums=True, with_volume=False, log_bytes=LOG)
+    rng = random.Random(f"{layout} {times}")
+    content = bytearray(rng.randbytes(200 << 10))
+    for round_ in range(times):
+        members = enlarged(members, 8 * SIZE)
+        async with open_array(members) as array:
+            await array.write(0, bytes(content))
+            before, size = array.member_set.config, array.size_bytes
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(array.larger_members.use)
+                for at in range(0, len(content), 10_000):
+                    content[at : at + 5000] = rng.randbytes(5000)
+                    await array.write(at, bytes(content[at : at + 5000]))
+                    await trio.sleep(0.001)
+            config = array.member_set.config
+            assert array.size_bytes > size + 4 * SIZE
+            assert config.regions.sum_table_bytes > before.regions.sum_table_bytes
+            assert config.regions.sums.offset >= before.regions.end
+            assert (sums_of(config) or SUMS) == sums_of(before), "the same seed, numbers and slots"
+            end = rng.randbytes(8192)
+            await array.write(array.size_bytes - len(end), end)
+            await _is_whole(array)
+            used = [q.member for q in array.member_set.queues if q]
+            if round_ == 0:
+                former = before.regions.sums
+                assert not any(any(member.memory[former.offset : former.end]) for member in members)
+        async with open_array(members) as array:
+            await _is_whole(array)
+            assert await array.read(0, len(content)) == content
+            assert await array.read(array.size_bytes - len(end), len(end)) == end
+            places = await live_pages(array)
+        await check_copies(array, places, used)
     async with open_array(members) as array:
+        status = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert (status["state"], status["mismatches"]) == ("done", 0)
+        if layout != "raid0":
+            await array.replace_disk(1, RamMember(members[0].size_bytes, name="new"))
+            await _is_whole(array)
+        await array.remove_disk(array.member_set.config.width - 1)
+        await _is_whole(array)
+        assert await array.read(0, len(content)) == content
+
+
+async def test_tables_stay_where_they_are_while_they_suffice() -> None:
+    members = await ram_array("raid5", 4, sums=True, with_volume=False, log_bytes=LOG)
+    members = enlarged(members, 64 << 10)
+    async with open_array(members) as array:
+        before = array.member_set.config.regions
+        await array.write(0, random.Random(1).randbytes(100 << 10))
+        await array.larger_members.use()
+        after = array.member_set.config.regions
+        assert (after.sums, after.data.length) == (before.sums, before.data.length + (64 << 10))
+        await array.write(array.size_bytes - 8192, bytes(8192))
+        await _is_whole(array)
+    async with open_array(members) as array:
+        await _is_whole(array)
+
+
+async def test_more_data_leave_room_for_checksums_on_members_that_have_it_from_the_start() -> None:
+    size = SUMS_MEMBER_BYTES_MIN
+    members = await ram_array("raid5", 4, size, chunk_bytes=64 << 10, with_volume=False)
+    content = random.Random(1).randbytes(200 << 10)
+    async with open_array(members) as array:
+        await array.write(0, content)
+    members = enlarged(members, 8 * size)
+    async with open_array(members) as array:
+        await array.larger_members.use()
         config = array.member_set.config
-        with pytest.raises(UsageError, check=because(Reason.HAS_SUMS)):
-            await larger(array)
-        assert array.member_set.config == config
-        assert await array.set("sums", "off") == "off"
-        await larger(array)
-        assert "sums" not in array.status()
-        with pytest.raises(UsageError, match="has no room for checksums"):
-            await array.set("sums", "on")
-        first = array.member_set.queues[0]
-        assert first is not None
-        assert isinstance(first.member, RamMember)
-        left = await config_on(first.member)
-    assert ("sums" in left.jobs, left.needs, left.regions.sums) == (False, (), config.regions.sums)
+        place = place_for_sums(config, 2)
+        assert place is not None
+        assert place.offset >= config.regions.data.end
+        await array.set("sums", "on")
+        assert array.member_set.config.regions == replace(config.regions, sums=place)
+        await _is_whole(array)
     async with open_array(members) as array:
-        assert not array.member_set.lost
+        await _is_whole(array)
+        assert await array.read(0, len(content)) == content
 
 
 @pytest.mark.parametrize("begin", [wider, narrower])
@@ -225,13 +288,12 @@ async def test_checksums_that_are_off_can_be_on_again_after_a_change(begin: Plan
         await _is_whole(array)
 
 
-async def test_an_array_made_without_checksums_cannot_switch_them_on() -> None:
+async def test_an_array_made_without_checksums_does_not_show_them() -> None:
     members = await ram_array("raid5", 4)
     async with open_array(members) as array:
         assert (array.get("sums"), "sums" in array.status()) == ("off", False)
-        with pytest.raises(UsageError, check=because(Reason.METADATA_FULL)):
-            await array.set("sums", "on")
         assert await array.set("sums", "off") == "off"
+        assert "sums" not in array.status()
 
 
 # -- what says so --------------------------------------------------------------------------------

@@ -48,11 +48,11 @@ async def test_requests_go_on_while_tables_become_empty_and_any_end_leaves_them_
     members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK, sums=True)
     last = SlowToEmpty(members[3])
     async with open_array(members) as array:
+        region = array.member_set.config.regions.sums
         await array.write(0, random.Random(1).randbytes(1 << 20))
         await array.set("sums", "off")
         content = random.Random(2).randbytes(1 << 20)
         await array.write(0, content)
-        region = array.member_set.config.regions.sums
 
     def tables() -> list[bool]:
         return [any(member.memory[region.offset : region.end]) for member in members]

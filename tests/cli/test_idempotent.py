@@ -37,7 +37,7 @@ def test_create_names_checksums_that_differ(tmp_path: Path) -> None:
     for again in ("--sums off a b", "c d", "--sums on c d"):
         assert json.loads(checked(tmp_path, f"{line} --json {again}"))["changed"] is False
     for wrong, said in (
-        ("--sums on a b", "whose setting sums is off, not on\n"),
+        ("--sums on a b", "whose setting sums is off, not on; `raidx set ARRAY sums=on`\n"),
         ("--sums off c d", "whose setting sums is on, not off; `raidx set ARRAY sums=off`\n"),
     ):
         refused = raidx(tmp_path, f"{line} {wrong}")

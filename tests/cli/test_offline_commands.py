@@ -111,8 +111,11 @@ def test_create_reserves_checksums() -> None:
     without = run_json(f"create --layout raid5 --size 4MiB -n {' '.join(MEMBERS)}")
     assert (plan["sums_bytes"], without["sums_bytes"]) == (8192, 0)
     assert plan["metadata"] >= without["metadata"]
+    large = f"create --layout raid5 --size 1GiB -n {' '.join(MEMBERS)}"
+    assert run_json(large) == run_json(f"{large} --sums on")
+    assert run_json(large)["sums_bytes"] > 0
     line = f"create --layout raid5 --size 4MiB --sums on -n {' '.join(MEMBERS)}"
-    assert "metadata with 8 KiB of checksums" in run(line).stdout
+    assert "metadata with 8 KiB for checksums" in run(line).stdout
     assert contents() == {}
     made = create("--sums on")
     assert made["size"] == plan["size"]

@@ -78,6 +78,7 @@ def configs(draw: st.DrawFn) -> ArrayConfig:
             chunk_bytes,
             width,
             sums_copies=draw(st.integers(0, 3)),
+            has_sums=draw(st.booleans()),
         ),
         needs=draw(st.sampled_from([(), ("sums",)])),
         events=draw(st.integers(1, COUNTER_MAX)),

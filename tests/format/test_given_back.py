@@ -11,14 +11,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from raidx_fuse.format import create
 from raidx_fuse.format.configuration.features import FEATURES
 from raidx_fuse.format.create import create_array
 from raidx_fuse.format.regions import END_MEMBER_BYTES_MIN
@@ -162,44 +164,70 @@ WITH_SUMS = (
     *(("raid5", "partial", "log"), ("raid1", "none", "clean"), ("rdp", "full", "rebuild")),
     *(("raid0", "partial", "log"), ("raid4", "none", "absent")),
 )
-SWITCHED_OFF = (
+WITHOUT_SUMS = (
     ("raid5", "partial", "growth"),
     ("raid1", "full", "grown"),
     ("rdp", "none", "restripe"),
+    ("raid4", "partial", "log"),
 )
 
 
-@pytest.mark.parametrize("off", [False, True])
-def test_arrays_with_checksums_are_refused_there_also_after_a_change_of_members(
+def test_arrays_with_checksums_are_refused_there(
+    old_tree: Path, old_python: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "create_array", partial(create_array, sums=True))
+    with shelf.small_windows():
+        made = [
+            one
+            for seed, case in enumerate(WITH_SUMS)
+            for one in shelf.made(shelf.Case(*case, seed))
+        ]
+    for name, (outcome, why) in _played(made, tmp_path, old_tree, old_python).items():
+        assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)
+
+
+@pytest.mark.parametrize("had", [False, True])
+def test_arrays_with_room_for_checksums_mount_there(
     old_tree: Path,
     old_python: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    off: bool,
+    had: bool,
 ) -> None:
-    monkeypatch.setattr(shelf, "create_array", partial(create_array, sums=True))
+    """Those that never had any, and those that are switched off, cut in the middle of jobs, too."""
+    monkeypatch.setattr(create, "has_room_for_sums", lambda _sizes: True)
 
     def switched_off(state: Callable[[shelf.Case], Awaitable[None]]) -> object:
         async def reach(case: shelf.Case) -> None:
+            await case.array.set("sums", "on")
+            await jobs_ended(case.array)
+            await case.write(3)
             await case.array.set("sums", "off")
             await state(case)
-            assert case.array.member_set.config.needs == ("sums",)  # they can be on again
+            assert case.array.member_set.config.needs == ()
 
         return reach
 
-    cases = [
-        shelf.Case(*case, seed) for seed, case in enumerate(SWITCHED_OFF if off else WITH_SUMS)
-    ]
-    for case in cases if off else ():
-        monkeypatch.setitem(shelf.STATES, case.state, switched_off(shelf.STATES[case.state]))
+    for state in {state for _, _, state in WITHOUT_SUMS} if had else ():
+        monkeypatch.setitem(shelf.STATES, state, switched_off(shelf.STATES[state]))
+    cases = [shelf.Case(*case, seed) for seed, case in enumerate(WITHOUT_SUMS)]
     with shelf.small_windows():
         made = [one for case in cases for one in shelf.made(case)]
-    path = tmp_path / "new.shelf"
+    found = _played(made, tmp_path, old_tree, old_python)
+    assert {name: why for name, why in found.items() if why != ("ok", "")} == {}
+
+
+def _played(
+    made: Sequence[tuple[str, shelf.Case, dict[str, Any]]],
+    folder: Path,
+    old_tree: Path,
+    environment: dict[str, str],
+) -> dict[str, tuple[str, str]]:
+    path = folder / "new.shelf"
     path.write_bytes(shelf.pack(made, {}))
-    found = played(path, old_python, old_tree)
+    found = played(path, environment, old_tree)
     assert set(found) == {name for name, _, _ in made}
-    for name, (outcome, why) in found.items():
-        assert (outcome, f"{ANNOUNCED} 'needs'" in why) == ("refused", True), (name, why)
+    return found
 
 
 LARGER = (

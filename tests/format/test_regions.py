@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,9 @@ from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import (
     GROWTH_WIDTH_MIN,
     LOG_BYTES_MAX,
+    NO_REGION,
     PAYLOAD_BITS,
+    Region,
     Regions,
     data_alignment,
     plan_regions,
@@ -21,7 +25,7 @@ KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 def plan_or_refusal(size: int, chunk: int, width: int, copies: int) -> Regions | UsageError:
     try:
-        return plan_regions(size, chunk, width, sums_copies=copies)
+        return plan_regions(size, chunk, width, sums_copies=copies, has_sums=True)
     except UsageError as error:
         return error
 
@@ -78,8 +82,30 @@ def test_checksums_take_4_bytes_for_each_page_and_copy(
     member_bytes: int, copies: int, sums: tuple[int, int], data: tuple[int, int]
 ) -> None:
     chunk = 4 * KIB if member_bytes == MIB else 64 * KIB
-    regions = plan_regions(member_bytes, chunk, 4, sums_copies=copies)
+    regions = plan_regions(member_bytes, chunk, 4, sums_copies=copies, has_sums=True)
     assert (regions.sums, regions.data) == (sums, data)
+    room = plan_regions(member_bytes, chunk, 4, sums_copies=copies)
+    assert room == replace(regions, sums=NO_REGION)
+    if copies:
+        assert room.place_for_sums(copies, room.end, room.end) == sums
+        assert room.place_for_sums(copies + 1000, room.end, room.end) is None
+
+
+def test_checksums_have_a_place_before_the_data_or_behind_them_but_none_twice() -> None:
+    regions = plan_regions(MIB, 4 * KIB, 4)  # no room is kept, and 0 bytes are left before the data
+    behind = Region(regions.data.end, 2 * regions.sum_table_bytes)
+    assert regions.place_for_sums(2, regions.end, behind.end) == behind
+    assert regions.place_for_sums(2, regions.end, behind.end - 1) is None
+    further = Region(behind.end + 4 * KIB, behind.length)
+    assert regions.place_for_sums(2, behind.end + 1, further.end) == further
+    kept = replace(regions, sums=behind)
+    assert kept.problem() is None
+    assert kept.end == behind.end
+    assert list(kept.named())[-2:] == ["data", "sums"]
+    overlapping = replace(kept, sums=Region(behind.offset - 4 * KIB, behind.length))
+    assert overlapping.problem() == "region sums overlaps the one before it"
+    before = plan_regions(64 * MIB, 64 * KIB, 4, sums_copies=2, has_sums=True)
+    assert before.place_for_sums(2, before.end, before.end) is None, "it is there already"
 
 
 def test_checksums_are_named_where_only_they_leave_no_data() -> None:

@@ -186,7 +186,7 @@ class ArrayConfig:
     def end_of(self, record: MemberRecord) -> Offset | None:
         """Return where the superblocks at the end of the member of *record* begin, or None.
 
-        The size counts that the member had when it joined. A place inside its data never counts.
+        The size counts that the member had when it joined. A place inside its regions never counts.
         """
         end = end_offset(record.size_bytes) if self.has_ends else None
         return None if end is None or end < self._data_end(record.role) else end
@@ -197,7 +197,7 @@ class ArrayConfig:
         counts = self.params.get("chunk_counts", ())
         if role < len(counts):
             return self.regions.data.offset + int(counts[role]) * self.chunk_bytes
-        return self.regions.data.end
+        return self.regions.end
 
     def vacant_roles(self) -> frozenset[Role]:
         """Return the roles without a member, because it left a raidx layout: 0 chunks."""

@@ -1,9 +1,13 @@
 """Checksums of the members' data, as a configuration says that the array has them.
 
-    jobs.sums      how they are computed: `StoredSums`; where it is, the array has them
+    jobs.sums      how they are computed: `StoredSums`
     needs          "sums": programs that know none refuse the array
     settings.sums  "on": they are kept up to date with every write, and compared
     regions.sums   where every member has its copies of the tables
+
+All four come in one round of superblocks, when the region is empty on all members, before the first
+sum; and go in one, when no sum is set any more. An array without them is one that never had any.
+Room for the region may lie before the data, which begin later for it (`create.shape`), or behind.
 
 The table of a role has a number, which the role keeps when roles are renumbered, and which no other
 table of the array ever gets: it is mixed into all its sums. Every member has `copies` slots for
@@ -19,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.codec import encode
-from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
+from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, uuid_bytes
+from raidx_fuse.format.regions import NO_REGION, Region
 from raidx_fuse.settings import SUMS
 
 if TYPE_CHECKING:
@@ -197,11 +202,11 @@ class SumCounts(Protocol):
 
 
 def shown_sums(config: ArrayConfig, counts: SumCounts | None = None) -> SumsReport | None:
-    """Return what a status says of the checksums of *config*; None if it has none.
+    """Return what a status says of the checksums of *config*; None if it never had any.
 
     *counts*: of the running array, None if they are off or it does not run.
     """
-    if KEY not in config.jobs:
+    if KEY not in config.jobs and SUMS not in config.settings:
         return None
     return {
         "state": "on" if are_on(config) else "off",
@@ -212,12 +217,55 @@ def shown_sums(config: ArrayConfig, counts: SumCounts | None = None) -> SumsRepo
     }
 
 
+def with_sums(config: ArrayConfig, copies: int, seed: str) -> ArrayConfig:
+    """Return *config* with *copies* tables of checksums in the region that it has for them.
+
+    They are empty. *seed* is a random UUID, which no other checksums of the array had.
+    """
+    empty = StoredSums(algorithm=ALGORITHM, copies=copies, seed=seed_from(seed))
+    vacant = config.vacant_roles()
+    joined = [VACANT if role in vacant else None for role in range(config.width)]
+    config = with_tables(config, reassigned(empty, joined))
+    settings, needs = {**config.settings, SUMS: "on"}, tuple(sorted({*config.needs, KEY}))
+    return replace(config, settings=settings, needs=needs)
+
+
 def without_sums(config: ArrayConfig) -> ArrayConfig:
-    """Return *config* as one of an array that has no checksums; their region stays, unused."""
+    """Return *config* as one of an array that has no checksums, and no region for them.
+
+    Where that lay behind the data, these do not read as zeros any more if they become longer.
+    """
     if KEY not in config.jobs:
         return config
-    needs = tuple(name for name in config.needs if name != KEY)
-    return replace(config.without_job(KEY), needs=needs)
+    members = config.members
+    if config.regions.sums.offset > config.regions.data.offset:
+        members = tuple(replace(record, reads_zero=False) for record in members)
+    return replace(
+        config.without_job(KEY),
+        needs=tuple(name for name in config.needs if name != KEY),
+        regions=replace(config.regions, sums=NO_REGION),
+        settings={**config.settings, SUMS: "off"},
+        members=members,
+    )
+
+
+def place_for_sums(config: ArrayConfig, copies: int) -> Region | None:
+    """Return where each member of *config* has room for *copies* tables, None if one has not.
+
+    Behind the data of a raidx layout are the shares of its table, and no member may have more data
+    than the tables have room for.
+    """
+    if (counts := config.params.get("chunk_counts")) is not None:
+        if max(counts) > config.regions.data.length // config.chunk_bytes:
+            return None
+        return config.regions.place_for_sums(copies, config.regions.end, 0)
+    return config.regions.place_for_sums(copies, config.regions.end, usable_by_all(config))
+
+
+def usable_by_all(config: ArrayConfig) -> int:
+    """Return how much of every member of *config* may be used, spares among them."""
+    sizes = [r.size_bytes for r in config.members if r.role >= 0 or r.state != FAILED]
+    return min(map(config.usable_bytes, sizes))
 
 
 def with_tables(config: ArrayConfig, sums: StoredSums) -> ArrayConfig:

@@ -13,6 +13,11 @@ loses its front meanwhile is found, whichever configuration the others have, its
 written to the new end as it is, durably. When the round is durable, and before there are data, the
 old ends are erased. Between the two they are inside the data, and no configuration leads there.
 
+Checksums of more data need larger tables. They get a region behind the new data, beyond all that is
+used before the change, and are copied there as those of other roles are (jobs/move_sums.py). So
+either configuration has its own tables, whole. Their former region, if it lies before the data, is
+room for them again; it is emptied, as an old configuration that is restored would believe it.
+
 Arrays that have grown are refused: a growth numbers its chunks behind those of all stripes, so that
 with more stripes they would be other chunks. A restripe onto the same members ends that.
 """
@@ -23,12 +28,23 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
+from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import MemberError, Reason, TooSmallError, UsageError
 from raidx_fuse.format.both_ends import read_copies
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
+from raidx_fuse.format.configuration.sums import sums_of
 from raidx_fuse.format.create import reserve_metadata
-from raidx_fuse.format.regions import PAYLOAD_BITS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOT_BYTES, Region
-from raidx_fuse.format.shapes import RESTRIPE, layout_of
+from raidx_fuse.format.pages import zero_range
+from raidx_fuse.format.regions import (
+    NO_REGION,
+    PAYLOAD_BITS,
+    SUPERBLOCK_BYTES,
+    SUPERBLOCK_SLOT_BYTES,
+    Region,
+    Regions,
+    has_room_for_sums,
+)
+from raidx_fuse.format.shapes import RESTRIPE, layout_of, sum_copies_of
 from raidx_fuse.format.superblock import encode_superblock, end_on, write_superblock
 from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
@@ -40,7 +56,8 @@ log = logging.getLogger(__name__)
 
 
 class Larger(NamedTuple):
-    """The array as it will be: *config* with a longer data region, and its *layout*.
+    """The array as it will be: *config* with a longer data region, and a place for the checksums of
+    it, and its *layout*.
 
     *member_bytes*: how much more of each member is used; *size_bytes*: the size of the image.
     """
@@ -49,6 +66,18 @@ class Larger(NamedTuple):
     layout: Layout
     member_bytes: int
     size_bytes: int
+
+
+def take_data(context: ArrayContext, config: ArrayConfig, layout: Layout) -> None:
+    """Change to *config*, whose data have another length, and its *layout*, without an await.
+
+    The stripes that come or go hold nothing, and no region is marked dirty.
+    """
+    context.member_set.change(lambda _config: config)
+    context.written.extend(layout.chunks)
+    context.dirty_bitmap.reshape(layout.stripes, layout.initial_data_count * layout.chunk_bytes)
+    context.take_layout(layout)
+    context.member_set.refresh()
 
 
 class LargerMembers:
@@ -96,14 +125,53 @@ class LargerMembers:
         return pages * PAYLOAD_BITS // data_count
 
     def _fits_bytes(self) -> int:
-        """Return how many bytes of whole chunks fit on each member."""
+        """Return how many bytes of whole chunks fit on each member, beside checksums of them."""
+        regions, chunk_bytes = self.member_set.config.regions, self.context.chunk_bytes
+        room = self._usable_bytes() - regions.data.offset
+        data = regions.data._replace(length=room // chunk_bytes * chunk_bytes)
+        if not (copies := self._copies()) or data.length <= regions.data.length:
+            return data.length
+        larger = replace(regions, data=data)
+        place = self._place_for_sums(larger, copies)
+        if place is None or place.offset > data.offset:
+            length = (room - larger.sums_bytes(copies)) // chunk_bytes * chunk_bytes
+            larger = replace(regions, data=data._replace(length=length))
+            place = self._place_for_sums(larger, copies)
+        if place is None:  # what is needed comes before what is only room
+            return data.length if regions.sums == NO_REGION else regions.data.length
+        return larger.data.length
+
+    def _usable_bytes(self) -> int:
+        """Return how much of every member with a role can be used."""
         config = self.member_set.config
-        usable = min(
+        return min(
             config.usable_bytes(self._size_of(record))
             for record in config.members
             if record.role >= 0
         )
-        return (usable - config.regions.data.offset) // config.chunk_bytes * config.chunk_bytes
+
+    def _copies(self) -> int:
+        """Return for how many tables of checksums there is to be room on each member."""
+        config = self.member_set.config
+        if (kept := sums_of(config)) is not None:
+            return kept.copies
+        sizes = [self._size_of(record) for record in config.members if record.role >= 0]
+        return sum_copies_of(config) if has_room_for_sums(sizes) else 0
+
+    def _place_for_sums(self, regions: Regions, copies: int) -> Region | None:
+        """Return where *copies* tables lie if *regions* has the longer data, None if nowhere.
+
+        They stay where they are while that suffices; else nothing that is used now lies there.
+        """
+        config = self.member_set.config
+        is_before = regions.sums != NO_REGION and regions.sums.end <= regions.data.offset
+        if is_before and regions.sum_table_bytes == config.regions.sum_table_bytes:
+            return regions.sums
+        used = config.regions.end
+        for record in config.members:
+            if (end := config.end_of(record)) is not None:
+                used = max(used, end + SUPERBLOCK_BYTES)
+        return regions.place_for_sums(copies, used, self._usable_bytes())
 
     def _size_of(self, record: MemberRecord) -> int:
         queue = self.member_set.queues[record.role]
@@ -117,7 +185,6 @@ class LargerMembers:
         config, layout = self.member_set.config, self.context.layout
         self.array.require_writable()
         self.array.jobs.require_finished("cannot use more of its members")
-        self.array.jobs.require_without_sums()
         if not self.unused_bytes():
             raise TooSmallError(
                 f"not every member of array {config.name} has space behind its data",
@@ -151,23 +218,33 @@ class LargerMembers:
         """Return *config* with *length* bytes of data on each member.
 
         Space added to a member after it joined is not known to read as zero. Raises UsageError
-        if a spare would be too small.
+        if a spare would be too small, or the checksums have no room.
         """
-        data = Region(config.regions.data.offset, length)
+        regions = replace(config.regions, data=Region(config.regions.data.offset, length))
+        place = self._place_for_sums(regions, copies) if (copies := self._copies()) else None
+        if place is None and regions.sums != NO_REGION:
+            raise TooSmallError(
+                f"the checksums of array {config.name} would have no room behind the data",
+                action="use larger members, or first: raidx set ARRAY sums=off",
+            )
+        needed = regions.data.end if place is None else max(regions.data.end, place.end)
+        if place is not None and regions.sums != NO_REGION:
+            regions = replace(regions, sums=place)
         members = []
         for record in config.members:
             usable = config.usable_bytes(record.size_bytes)
-            if record.role >= 0 and usable < data.end:
+            if record.role >= 0 and usable < needed:
                 size = self._size_of(record)
                 record = replace(record, size_bytes=size, reads_zero=False)
-            elif record.state == "spare" and usable < data.end:
+            elif record.role >= 0 and config.regions.sums.offset > regions.data.offset:
+                record = replace(record, reads_zero=False)  # tables were there
+            elif record.state == "spare" and usable < regions.end:
                 raise TooSmallError(
                     f"spare {record.path_hint} would be too small: it has {record.size_bytes} "
-                    f"bytes, members would need {config.member_bytes_for(data.end)}",
+                    f"bytes, members would need {config.member_bytes_for(regions.end)}",
                     action=f"take it out: raidx remove-disk ARRAY {record.path_hint}",
                 )
             members.append(record)
-        regions = replace(config.regions, data=data)
         return replace(config, regions=regions, members=tuple(members))
 
     # -- the change ----------------------------------------------------------------------------
@@ -178,11 +255,13 @@ class LargerMembers:
         Raises as `plan`; BusyError if requests do not end in time, or a stripe awaits its repair;
         NoSpaceError, MemberError, ArrayFailedError.
         """
+        former = self.member_set.config.regions.sums
         await reshape(
             self.array,
             Change(
                 plan=self.plan,
                 swap=lambda larger, _: self._take(larger),
+                regions=lambda larger: larger.config.regions,
                 chunks=lambda larger: larger.layout.chunks,
                 prepare=self._reserve,
                 settle=self._erase_old_ends,
@@ -190,6 +269,8 @@ class LargerMembers:
                 drained=False,
             ),
         )
+        if former.end <= self.member_set.data_offset and former != NO_REGION:
+            await self._empty(former)
 
     async def _reserve(self, larger: Larger) -> None:
         for uuid, member in self.member_set.present().items():
@@ -210,6 +291,17 @@ class LargerMembers:
             place = end + superblock.slot * SUPERBLOCK_SLOT_BYTES
             await write_superblock(member, superblock, [(Offset(place), content)])
 
+    async def _empty(self, former: Region) -> None:
+        """Let *former*, where tables of checksums were, read as zeros, if they are not there."""
+        async with self.array.membership.attaching:  # sums=on may take it
+            if self.member_set.config.regions.sums.offset == former.offset:
+                return
+            for member in self.member_set.present().values():
+                try:
+                    await zero_range(member, *former)
+                except MemberError as error:
+                    log.warning("%s", error)
+
     async def _erase_old_ends(self) -> None:
         """Erase what the members have at their former ends; a stale one there would not count."""
         for member, end in self._old_ends:
@@ -221,7 +313,6 @@ class LargerMembers:
 
     def _take(self, larger: Larger) -> None:
         """Change to the array of *larger* in memory, without an await."""
-        context, layout = self.context, larger.layout
         before = self.member_set.config
         self._old_ends = [
             (member, end)
@@ -231,9 +322,5 @@ class LargerMembers:
             and (end := before.end_of(old)) is not None
             and end != larger.config.end_of(new)
         ]
-        self.member_set.change(lambda _config: larger.config)
-        context.written.extend(layout.chunks)
-        context.dirty_bitmap.reshape(layout.stripes, layout.initial_data_count * layout.chunk_bytes)
-        context.take_layout(layout)
-        self.member_set.refresh()
+        take_data(self.context, larger.config, larger.layout)
         log.warning("the image has %d bytes now", self.array.size_bytes)

@@ -46,6 +46,7 @@ POOL_STRIPES = 14
 SCATTERED_STRIPES = 40  # of pools whose volumes have up to 16 extents, each in a stripe of its own
 PATTERN_LOG_BYTES = 400 << 10
 ENDS_LOG_BYTES = 512 << 10
+FREE_STRIPES = 12  # behind the image: room for tables of checksums
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
 # Huge images: the first sector of a page of the written map holds the bits of 3,840 chunks; in the
@@ -206,6 +207,10 @@ class Hardware:
             and "prime" in find_layout(cell.layout).params
         ):
             params = {"prime": GROWTH_PRIME, "rotate": True}
+        if self.theme == "room":  # the image ends before the last stripes
+            code = code_for(cell.layout, shape.width, params)
+            image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
+            stripes += FREE_STRIPES
         if self.theme in ("shrink", "leave"):  # the image must not need what a growth adds
             code = code_for(cell.layout, shape.width, params)
             image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
@@ -228,10 +233,15 @@ class Hardware:
                 size_bytes=image_bytes,
                 params=params,
                 log_bytes=ENDS_LOG_BYTES if shape.ends else None,
-                sums=cell.sums,
+                sums=cell.sums and self.theme != "room",
             )
 
         await create_smallest(create, least, stripes)
+        if self.theme in ("larger", "room"):
+            for disk in disks:
+                image = disk.cut.state.image
+                assert isinstance(image, bytearray)
+                image.extend(self.rng.randbytes(disk.size_bytes // 2))
         return disks
 
     async def create_pool(self) -> list[tuple[Layout, Regions, list[Image]]]:

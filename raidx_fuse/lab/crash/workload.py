@@ -34,6 +34,7 @@ from raidx_fuse.lab.crash.themes.members import (
     theme_returns,
 )
 from raidx_fuse.lab.crash.themes.pool import theme_pool
+from raidx_fuse.lab.crash.themes.room import theme_larger, theme_room
 from raidx_fuse.lab.crash.themes.shapes import (
     targets_of,
     theme_growth,
@@ -119,6 +120,8 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("checkpoints", theme_checkpoints, 0, logged and redundant),
         ("rewrites", theme_rewrites, 0, logged and redundant),
         ("sums", theme_sums, 1, cell.sums),
+        ("room", theme_room, 1, cell.sums and is_fixed),
+        ("larger", theme_larger, int(cell.sums), is_fixed),
         ("rot", theme_rot, 2, cell.sums),
         ("off", theme_rot_while_off, 1, cell.sums and redundant),
         ("beside", theme_beside, 1, cell.sums),

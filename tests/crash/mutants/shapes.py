@@ -264,9 +264,9 @@ MUTANTS = (
     Mutant(
         "marks-that-stand-for-other-stripes-after-a-start",
         LARGER,
-        "        context.dirty_bitmap.reshape(layout.stripes, "
+        "    context.dirty_bitmap.reshape(layout.stripes, "
         "layout.initial_data_count * layout.chunk_bytes)\n",
-        "        context.dirty_bitmap.extend(layout.stripes)\n",
+        "    context.dirty_bitmap.extend(layout.stripes)\n",
         "the next start takes a region for more stripes than this one does, and resyncs others",
         ("raid5:none:pairs:larger:stripe", "raid5:partial:pairs:larger:stripe"),
         ("tests/jobs/test_larger_members.py",),

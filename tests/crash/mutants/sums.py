@@ -26,7 +26,29 @@ MOVED = (
     "raidx-copy+sums:partial:members",
 )
 
+LARGER = ("raid5+sums:partial:larger", "rdp+sums:none:larger", "raid0+sums:full:larger")
+ROOM = ("raid5+sums:partial:room", "raid1+sums:none:room", "raid0+sums:full:room")
+
 MUTANTS = (
+    Mutant(
+        "tables-of-more-data-not-copied",
+        "raidx_fuse/jobs/move_sums.py",
+        "            self._copies = self._new_copies(before, self._stored, came_from)\n"
+        "        else:",
+        "            pass\n        else:",
+        "after a cut the pages of before have no sums",
+        LARGER,
+        ("tests/array/test_sums_kept.py",),
+    ),
+    Mutant(
+        "data-where-tables-were-taken-to-read-as-zero",
+        "raidx_fuse/format/configuration/sums.py",
+        "        members = tuple(replace(record, reads_zero=False) for record in members)\n",
+        "        pass\n",
+        "sums show around a first write",
+        ROOM,
+        ("tests/array/test_room_for_sums.py",),
+    ),
     Mutant(
         "growth-saves-its-position-before-the-sums",
         "raidx_fuse/engine/growth_position.py",
@@ -66,9 +88,9 @@ MUTANTS = (
     Mutant(
         "tables-do-not-follow-their-roles",
         SUMS,
-        "            if old is not None:\n                self._views.append(views[old])",
-        "            if old is not None:\n                old = len(self._views)\n"
-        "                self._views.append(views[old])",
+        "            if old is not None and len(loaded[old]) == pages:\n",
+        "            if old is not None and len(loaded[old]) == pages:\n"
+        "                old = len(self._views)\n",
         "where a role gets another number, its pages are compared with sums of another one",
         LEFT,
         ("tests/array/test_sums_kept.py",),
