@@ -52,6 +52,7 @@ from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.resync import Resync, finish, note_failing
 from raidx_fuse.jobs.scrub import RegularScrub, Scrub
+from raidx_fuse.jobs.sum_copies import SumCopies
 from raidx_fuse.jobs.tuner.tuner import TuneJob, Tuner
 from raidx_fuse.journal.recovery import (
     Replayed,
@@ -163,6 +164,7 @@ class Array:
         self.grow_operation = GrowOperation(self)
         self.copies = CopiesOperation(self)
         self.larger_members = LargerMembers(self)
+        self.sum_copies = SumCopies(self)
         self.restripe_operation = RestripeOperation(self)
         growth = GrowthRemoval(self.grow_operation)
         self.removal = MemberRemoval(growth, self.restripe_operation)
@@ -455,8 +457,11 @@ class Array:
         self.restripe_operation.resume()
         self.member_changes.resume()
         member_set.on_change.append(self.membership.rebuild_onto_spare)
+        self.nursery.start_soon(self.sum_copies.complete)
 
     def _note_ended(self, job: Job) -> None:
+        if not self.read_only and not self.jobs.closing:
+            self.nursery.start_soon(self.sum_copies.complete)
         self.health.note_ended(job)
         self.regular_scrub.note_ended(job)
         if isinstance(job, Replace):

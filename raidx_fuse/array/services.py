@@ -19,6 +19,7 @@ from raidx_fuse.jobs.restripe.operation import RestripeOperation
 from raidx_fuse.jobs.restripe.removal import MemberRemoval
 from raidx_fuse.jobs.scrub import RegularScrub
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.jobs.sum_copies import SumCopies
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import Starter
@@ -47,6 +48,7 @@ class RunningArray(ArrayServices, Protocol):
     health: Health
     presence: Presence
     replacement: Replacement
+    sum_copies: SumCopies
 
     @property
     def member_changes(self) -> MemberChanges: ...

@@ -108,6 +108,18 @@ def _still_so(array: RunningArray) -> list[str]:
     return [text for text in array.warnings if text not in over]
 
 
+def _few_copies(array: RunningArray) -> list[str]:
+    """Return a warning if so many losses as the layout tolerates leave pages without checksums."""
+    lacking, tolerated = array.sum_copies.lacking(), array.context.code.tolerance
+    if not lacking:
+        return []
+    return [
+        f"checksums have {tolerated + 1 - lacking} copies, {tolerated + 1} would outlast the "
+        f"{tolerated} losses that are tolerated: not every member has room for them; replace all "
+        "members by larger ones, then: raidx resize ARRAY max"
+    ]
+
+
 def status(array: RunningArray) -> ArrayReport:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
@@ -156,6 +168,7 @@ def status(array: RunningArray) -> ArrayReport:
             *_still_so(array),
             *(f"{path}: {problem}" for path, problem in sorted(array.presence.problems.items())),
             *([] if policy is None else [policy]),
+            *_few_copies(array),
             *member_set.hosts.warnings(),
         ],
         "action": _action(array, word),

@@ -12,14 +12,20 @@ what a former one has left there does not fit its number, and counts as never wr
 superblocks a crash leaves, each table has all its copies; only what was saved between swap and
 publish may have overwritten one of them, and the others are there still.
 
-Where the data become longer, so do the tables: all of them are copied to another region, which is
-emptied before, and holds nothing that counts by the superblocks of before.
+Where the data become longer, so do the tables, and where the layout tolerates more, there are more
+of them: all are copied to another region, which is emptied before, and holds nothing that counts by
+the superblocks of before. If the former one lies before the data, it is room for them again, and
+emptied: an old configuration that is restored would believe it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from raidx_fuse.errors import MemberError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import (
     VACANT,
@@ -30,12 +36,23 @@ from raidx_fuse.format.configuration.sums import (
     with_tables,
 )
 from raidx_fuse.format.pages import zero_range
-from raidx_fuse.format.regions import Regions
+from raidx_fuse.format.regions import NO_REGION, Region, Regions
+from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import PAGE_BYTES
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.sums import TableCopy
+
+log = logging.getLogger(__name__)
+
+
+class SumsRoom(NamedTuple):
+    """The *regions* of each member, with room for *copies* of each table of checksums."""
+
+    regions: Regions
+    copies: int
+
 
 CameFrom = Sequence[int | None]
 """By new role, the role that its member had; None for a new member, VACANT without a member."""
@@ -61,8 +78,8 @@ def _kept(came_from: CameFrom) -> list[int | None]:
 class MovedSums:
     """The checksums of the array of *member_set*, whose roles will be those of *came_from*.
 
-    None: they stay. The *newcomers* are new members, in the order of their roles. *regions*: those
-    that the members will have, None: they stay.
+    None: they stay. The *newcomers* are new members, in the order of their roles. *room*: what the
+    members will have, None: it stays.
     """
 
     def __init__(
@@ -70,13 +87,13 @@ class MovedSums:
         member_set: MemberSet,
         came_from: CameFrom | None,
         newcomers: Sequence[Member],
-        regions: Regions | None = None,
+        room: SumsRoom | None = None,
     ) -> None:
         self.member_set = member_set
-        if regions is not None and came_from is None:
-            came_from = range(member_set.config.width)
+        if room is not None and came_from is None:
+            came_from = came_from_roles(member_set.config)
         self.came_from = came_from
-        self._regions = regions or member_set.config.regions
+        self._regions = member_set.config.regions if room is None else room.regions
         self._is_elsewhere = self._regions.sums != member_set.config.regions.sums
         self._newcomers = newcomers
         self._stored: StoredSums | None = None
@@ -86,7 +103,8 @@ class MovedSums:
         before = sums_of(member_set.config)
         if before is None or came_from is None or member_set.sums is None:
             return
-        self._stored = reassigned(before, came_from)
+        copies = before.copies if room is None else room.copies
+        self._stored = reassigned(replace(before, copies=copies), came_from)
         if self._is_elsewhere:
             self._copies = self._new_copies(before, self._stored, came_from)
         else:
@@ -181,6 +199,24 @@ class MovedSums:
             if member_set.sums is not None:
                 member_set.sums.adopt(stored, _kept(self.came_from), self._regions)
             member_set.change(lambda config: with_tables(config, stored))
+
+
+async def empty_former(array: ArrayServices, former: Region) -> None:
+    """Let the region *former*, where tables were, read as zeros, if no data are there, nor tables.
+
+    Where that fails, it is left.
+    """
+    member_set = array.member_set
+    if former == NO_REGION or former.end > member_set.data_offset:
+        return
+    async with array.membership.attaching:  # sums=on may take it
+        if member_set.config.regions.sums.offset == former.offset:
+            return
+        for member in member_set.present().values():
+            try:
+                await zero_range(member, *former)
+            except MemberError as error:
+                log.warning("%s", error)
 
 
 def _writer(member: Member) -> Callable[[int, list[bytes]], Awaitable[None]]:

@@ -48,10 +48,9 @@ import trio
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.errors import BusyError, RaidxError
 from raidx_fuse.format.configuration.config import MemberRecord
-from raidx_fuse.format.regions import Regions
 from raidx_fuse.jobs.attach import join, leave, release
 from raidx_fuse.jobs.job import Job
-from raidx_fuse.jobs.move_sums import CameFrom, MovedSums
+from raidx_fuse.jobs.move_sums import CameFrom, MovedSums, SumsRoom
 from raidx_fuse.jobs.restripe.space import require_unwritten
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.members.base import Member
@@ -71,7 +70,8 @@ class Change(Generic[PlanT]):
       an await; it returns the members that leave the array, whose queues it has closed.
     * *came_from*: by new role, the role that the member had, None for a newcomer; without it, all
       roles stay.
-    * *regions*: of each member afterwards; without it, all stay.
+    * *room*: of the tables of checksums afterwards, and the regions of each member; without it,
+      they stay.
     * *members*: the newcomers. They have no superblock yet, so they join as spares first.
     * *chunks*: for how many logical chunks the written map is to have room.
     * *tail*: the size of the image in bytes while the chunks move, if it may be smaller: what is
@@ -89,7 +89,7 @@ class Change(Generic[PlanT]):
     plan: Callable[[], PlanT]
     swap: Callable[[PlanT, Sequence[MemberRecord]], Sequence[Member] | None]
     came_from: Callable[[PlanT], CameFrom] | None = None
-    regions: Callable[[PlanT], Regions] | None = None
+    room: Callable[[PlanT], SumsRoom] | None = None
     members: Sequence[Member] = ()
     chunks: Callable[[PlanT], int] | None = None
     tail: Callable[[PlanT], int] | None = None
@@ -122,8 +122,8 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
         async with array.membership.attaching:
             planned, size_bytes = change.plan(), array.size_bytes
             came_from = None if change.came_from is None else change.came_from(planned)
-            regions = None if change.regions is None else change.regions(planned)
-            moved = MovedSums(member_set, came_from, change.members, regions)
+            room = None if change.room is None else change.room(planned)
+            moved = MovedSums(member_set, came_from, change.members, room)
             records: list[MemberRecord] = []
             try:
                 if change.tail is not None:
@@ -150,7 +150,7 @@ async def reshape(array: ArrayServices, change: Change[PlanT]) -> tuple[PlanT, i
                         require_unwritten(context, change.tail(planned))
                     if change.came_from is not None and change.came_from(planned) != came_from:
                         raise BusyError("other members have left", action="try again")
-                    if change.regions is not None and change.regions(planned) != regions:
+                    if change.room is not None and change.room(planned) != room:
                         raise BusyError("the sizes of the members have changed", action="try again")
                     left = change.swap(planned, records) or ()
                     if change.renumbers:

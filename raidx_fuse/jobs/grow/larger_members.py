@@ -15,8 +15,7 @@ old ends are erased. Between the two they are inside the data, and no configurat
 
 Checksums of more data need larger tables. They get a region behind the new data, beyond all that is
 used before the change, and are copied there as those of other roles are (jobs/move_sums.py). So
-either configuration has its own tables, whole. Their former region, if it lies before the data, is
-room for them again; it is emptied, as an old configuration that is restored would believe it.
+either configuration has its own tables, whole.
 
 Arrays that have grown are refused: a growth numbers its chunks behind those of all stripes, so that
 with more stripes they would be other chunks. A restripe onto the same members ends that.
@@ -34,7 +33,6 @@ from raidx_fuse.format.both_ends import read_copies
 from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.sums import sums_of
 from raidx_fuse.format.create import reserve_metadata
-from raidx_fuse.format.pages import zero_range
 from raidx_fuse.format.regions import (
     NO_REGION,
     PAYLOAD_BITS,
@@ -46,6 +44,7 @@ from raidx_fuse.format.regions import (
 )
 from raidx_fuse.format.shapes import RESTRIPE, layout_of, sum_copies_of
 from raidx_fuse.format.superblock import encode_superblock, end_on, write_superblock
+from raidx_fuse.jobs.move_sums import SumsRoom, empty_former
 from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
 from raidx_fuse.layouts.numbers import Offset
@@ -59,13 +58,15 @@ class Larger(NamedTuple):
     """The array as it will be: *config* with a longer data region, and a place for the checksums of
     it, and its *layout*.
 
-    *member_bytes*: how much more of each member is used; *size_bytes*: the size of the image.
+    *member_bytes*: how much more of each member is used; *size_bytes*: the size of the image;
+    *copies*: of the tables of checksums, if there are any.
     """
 
     config: ArrayConfig
     layout: Layout
     member_bytes: int
     size_bytes: int
+    copies: int
 
 
 def take_data(context: ArrayContext, config: ArrayConfig, layout: Layout) -> None:
@@ -126,10 +127,14 @@ class LargerMembers:
 
     def _fits_bytes(self) -> int:
         """Return how many bytes of whole chunks fit on each member, beside checksums of them."""
+        return self._fits_beside(self._copies())
+
+    def _fits_beside(self, copies: int) -> int:
+        """Return how many bytes of whole chunks fit beside *copies* of the checksums of them."""
         regions, chunk_bytes = self.member_set.config.regions, self.context.chunk_bytes
         room = self._usable_bytes() - regions.data.offset
         data = regions.data._replace(length=room // chunk_bytes * chunk_bytes)
-        if not (copies := self._copies()) or data.length <= regions.data.length:
+        if not copies or data.length <= regions.data.length:
             return data.length
         larger = replace(regions, data=data)
         place = self._place_for_sums(larger, copies)
@@ -151,12 +156,18 @@ class LargerMembers:
         )
 
     def _copies(self) -> int:
-        """Return for how many tables of checksums there is to be room on each member."""
+        """Return for how many tables of checksums there is to be room on each member.
+
+        As many as the layout wants, unless then no data come.
+        """
         config = self.member_set.config
-        if (kept := sums_of(config)) is not None:
-            return kept.copies
-        sizes = [self._size_of(record) for record in config.members if record.role >= 0]
-        return sum_copies_of(config) if has_room_for_sums(sizes) else 0
+        kept = sums_of(config)
+        if kept is None:
+            sizes = [self._size_of(record) for record in config.members if record.role >= 0]
+            return sum_copies_of(config) if has_room_for_sums(sizes) else 0
+        wanted = max(kept.copies, sum_copies_of(config))
+        more = self._fits_beside(wanted) > config.regions.data.length
+        return wanted if more else kept.copies
 
     def _place_for_sums(self, regions: Regions, copies: int) -> Region | None:
         """Return where *copies* tables lie if *regions* has the longer data, None if nowhere.
@@ -164,8 +175,13 @@ class LargerMembers:
         They stay where they are while that suffices; else nothing that is used now lies there.
         """
         config = self.member_set.config
-        is_before = regions.sums != NO_REGION and regions.sums.end <= regions.data.offset
-        if is_before and regions.sum_table_bytes == config.regions.sum_table_bytes:
+        kept = sums_of(config)
+        if (
+            kept is not None
+            and kept.copies == copies
+            and regions.sums.end <= regions.data.offset
+            and regions.sum_table_bytes == config.regions.sum_table_bytes
+        ):
             return regions.sums
         used = config.regions.end
         for record in config.members:
@@ -204,7 +220,8 @@ class LargerMembers:
                 action=f"make them alike: raidx reshape ARRAY --layout {config.layout}, then retry",
             )
         length = min(self._fits_bytes(), self._room() * self._tile_bytes())
-        larger = self._with_data(config, length)
+        copies = self._copies()
+        larger = self._with_data(config, length, copies)
         layout = layout_of(larger)
         size = layout.size_bytes
         return Larger(
@@ -212,16 +229,17 @@ class LargerMembers:
             layout,
             usable,
             size if config.size_bytes is None else min(size, config.size_bytes),
+            copies,
         )
 
-    def _with_data(self, config: ArrayConfig, length: int) -> ArrayConfig:
-        """Return *config* with *length* bytes of data on each member.
+    def _with_data(self, config: ArrayConfig, length: int, copies: int) -> ArrayConfig:
+        """Return *config* with *length* bytes of data on each member, and *copies* of checksums.
 
         Space added to a member after it joined is not known to read as zero. Raises UsageError
         if a spare would be too small, or the checksums have no room.
         """
         regions = replace(config.regions, data=Region(config.regions.data.offset, length))
-        place = self._place_for_sums(regions, copies) if (copies := self._copies()) else None
+        place = self._place_for_sums(regions, copies) if copies else None
         if place is None and regions.sums != NO_REGION:
             raise TooSmallError(
                 f"the checksums of array {config.name} would have no room behind the data",
@@ -261,7 +279,7 @@ class LargerMembers:
             Change(
                 plan=self.plan,
                 swap=lambda larger, _: self._take(larger),
-                regions=lambda larger: larger.config.regions,
+                room=lambda larger: SumsRoom(larger.config.regions, larger.copies),
                 chunks=lambda larger: larger.layout.chunks,
                 prepare=self._reserve,
                 settle=self._erase_old_ends,
@@ -269,8 +287,7 @@ class LargerMembers:
                 drained=False,
             ),
         )
-        if former.end <= self.member_set.data_offset and former != NO_REGION:
-            await self._empty(former)
+        await empty_former(self.array, former)
 
     async def _reserve(self, larger: Larger) -> None:
         for uuid, member in self.member_set.present().items():
@@ -290,17 +307,6 @@ class LargerMembers:
             content = encode_superblock(superblock, end=end, size_bytes=record.size_bytes)
             place = end + superblock.slot * SUPERBLOCK_SLOT_BYTES
             await write_superblock(member, superblock, [(Offset(place), content)])
-
-    async def _empty(self, former: Region) -> None:
-        """Let *former*, where tables of checksums were, read as zeros, if they are not there."""
-        async with self.array.membership.attaching:  # sums=on may take it
-            if self.member_set.config.regions.sums.offset == former.offset:
-                return
-            for member in self.member_set.present().values():
-                try:
-                    await zero_range(member, *former)
-                except MemberError as error:
-                    log.warning("%s", error)
 
     async def _erase_old_ends(self) -> None:
         """Erase what the members have at their former ends; a stale one there would not count."""
