@@ -129,7 +129,7 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
     if "last_scrub" in status:  # absent in the answers of older daemons
         rows.append(("scan", Text(scan_text(status))))
     if sums := status.get("sums"):
-        rows.append(("sums", sums_text(sums)))
+        rows.append(("sums", sums_text(sums, out)))
     for host in status.get("hosts", ()):
         if host["full"]:
             line = f"no space for new writes: {', '.join(host['members'])}"
@@ -149,10 +149,11 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
     return rows + [("warning", Text(each, style="yellow")) for each in status.get("warnings", ())]
 
 
-def sums_text(sums: SumsReport) -> Text:
+def sums_text(sums: SumsReport, out: Output) -> Text:
     """Return whether checksums are kept, and what they found since the mount."""
     if sums["state"] != "on":
-        return Text("off")
+        room = sums.get("room")
+        return Text(f"off, with room for {out.size(room)} on each member" if room else "off")
     found = [
         f"{plural(sums['misfits'], 'misfit')}, {sums['healed']} healed",
         f"{plural(sums['wrong_sums'], 'wrong sum')}, {sums['unverified']} unverified",

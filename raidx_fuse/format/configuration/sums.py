@@ -25,6 +25,7 @@ from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.codec import encode
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, uuid_bytes
 from raidx_fuse.format.regions import NO_REGION, Region
+from raidx_fuse.format.shapes import sum_copies_of
 from raidx_fuse.settings import SUMS
 
 if TYPE_CHECKING:
@@ -208,13 +209,16 @@ def shown_sums(config: ArrayConfig, counts: SumCounts | None = None) -> SumsRepo
     """
     if KEY not in config.jobs and SUMS not in config.settings:
         return None
-    return {
+    report: SumsReport = {
         "state": "on" if are_on(config) else "off",
         "misfits": 0 if counts is None else counts.misfits,
         "healed": 0 if counts is None else counts.healed,
         "wrong_sums": 0 if counts is None else counts.wrong_sums,
         "unverified": 0 if counts is None else counts.unverified,
     }
+    if not are_on(config):
+        report["room"] = room_for_sums(config)
+    return report
 
 
 def with_sums(config: ArrayConfig, copies: int, seed: str) -> ArrayConfig:
@@ -260,6 +264,14 @@ def place_for_sums(config: ArrayConfig, copies: int) -> Region | None:
             return None
         return config.regions.place_for_sums(copies, config.regions.end, 0)
     return config.regions.place_for_sums(copies, config.regions.end, usable_by_all(config))
+
+
+def room_for_sums(config: ArrayConfig) -> int:
+    """Return how many bytes each member has free for checksums, 0 if not enough; or they are on."""
+    if are_on(config):
+        return 0
+    place = place_for_sums(without_sums(config), sum_copies_of(config))
+    return 0 if place is None else place.length
 
 
 def usable_by_all(config: ArrayConfig) -> int:

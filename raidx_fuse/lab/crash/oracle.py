@@ -284,7 +284,7 @@ class _Oracle:
             self._check_calm([array], "in a scrub")
             if self.record is None:  # it changes what lies at home
                 sums = sums_of(array.member_set.config)
-                # A restripe to a layout that tolerates more gives the tables no more copies, and
+                # Where there is no room, a layout that tolerates more has no more copies, and
                 # those of members that are leaving have fewer.
                 roles = () if sums is None else array.member_set.config.roles()
                 lost = len(self.left.lost)
