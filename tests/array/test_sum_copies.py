@@ -168,3 +168,24 @@ async def test_room_that_members_of_64_mib_kept_is_not_enough_for_more_copies() 
         await settled(array)
         assert tables_of(array).copies == 2
         assert len(array.status()["warnings"]) == 1
+
+
+async def test_a_mirror_that_grows_keeps_a_copy_of_each_table_on_a_member_that_it_had() -> None:
+    """New ones are not read before they are rebuilt: a remount until then would lose the sums."""
+    members = await ram_array("raid1", 2, sums=True, with_volume=False, log_bytes=LOG)
+    content = random.Random(4).randbytes(300 << 10)
+    new = [RamMember(MIB, name=f"new{number}") for number in range(2)]
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.grow(new)
+        for job in array.jobs.running():
+            job.pause()
+        for table in tables_of(array).tables[:2]:
+            assert any(holder < 2 for holder, _ in table.slots)
+    async with open_array([*members, *new]) as array:
+        assert array.member_set.lost == {2, 3}
+        await check_whole(array)
+        assert array.member_set.sums is not None
+        assert array.member_set.sums.damaged_sectors == 0
+        await settled(array)
+    await is_same_after_a_remount([*members, *new], content)

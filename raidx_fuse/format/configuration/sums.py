@@ -123,16 +123,19 @@ def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
         return slot[0] != table and all(slot[0] != role for role, _ in taken[table])
 
     moved = [0] * width
+    kept = [{*slots} for slots in taken]
 
-    def exchanges(table: int) -> Iterator[tuple[int, int, Slot, Slot]]:
-        """Yield what exchanges there are: how often the table *other* has moved, *other*, a slot of
-        it that suits *table*, and a free one that suits it.
+    def exchanges(table: int) -> Iterator[tuple[bool, int, int, Slot, Slot]]:
+        """Yield what exchanges there are: whether the table *other* would be on new members only,
+        which may still be rebuilt, how often it has moved, *other*, a slot of it that suits
+        *table*, and a free one that suits it.
         """
         for other in range(width):
             for slot in taken[other] if other != table else ():
                 if suits(table, slot):
                     places = (place for place in free if suits(other, place))
-                    yield from ((moved[other], other, slot, place) for place in places)
+                    is_last = kept[other] & {*taken[other]} == {slot}
+                    yield from ((is_last, moved[other], other, slot, place) for place in places)
 
     while free:
         # The table that lacks most comes first: it has the fewest ways left.
@@ -140,7 +143,7 @@ def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
         near = sorted(free, key=lambda place: ((place[0] - table - 1) % width, place))
         slot = next((place for place in near if suits(table, place)), None)
         if slot is None and (exchange := min(exchanges(table), default=None)) is not None:
-            _, other, slot, place = exchange
+            _, _, other, slot, place = exchange
             moved[other] += 1  # its other copies should stay where they are
             taken[other][taken[other].index(slot)] = place
             free[free.index(place)] = slot
