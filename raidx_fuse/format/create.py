@@ -65,6 +65,10 @@ LARGER_MEMBERS = 2
 """So many times as large as the largest one of a raidx array may members be that join later, if
 they are to be used as a whole: tables of checksums have room for no more."""
 
+ROOM_MEMBERS = 4
+"""So many times as large as the smallest one of a raidx array may the largest one be, if members
+keep room for checksums that the array does not have: each keeps what the largest one needs."""
+
 UuidSource = Callable[[], str]
 
 
@@ -261,7 +265,10 @@ def shape(
     check_chunk_bytes(chunk_bytes)
     info = find_layout(layout)
     code = code_for(layout, width, params)
-    copies = code.tolerance + 1 if sums or has_room_for_sums(sizes) else 0
+    has_room = has_room_for_sums(sizes)
+    if info.bundled:
+        has_room &= max(sizes) <= ROOM_MEMBERS * min(sizes)
+    copies = code.tolerance + 1 if sums or has_room else 0
     if not info.bundled:
         regions = plan_regions(
             min(sizes),

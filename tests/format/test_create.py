@@ -14,11 +14,11 @@ from raidx_fuse.errors import RaidxError, Reason, SignatureFoundError, UsageErro
 from raidx_fuse.format.assemble import assemble
 from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig, uuid_bytes
-from raidx_fuse.format.create import create_array, prepare_member
+from raidx_fuse.format.create import create_array, prepare_member, shape
 from raidx_fuse.format.examine import examine
 from raidx_fuse.format.log_record import DATA, RecordBody, encode_record
 from raidx_fuse.format.pages import encode_page, load_pages
-from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, PAYLOAD_BYTES
+from raidx_fuse.format.regions import NO_REGION, PAGE_BYTES, PAGE_SLOTS, PAYLOAD_BYTES
 from raidx_fuse.format.signature import find_signatures
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
@@ -110,6 +110,18 @@ REFUSED: list[tuple[str, list[RamMember], dict[str, Any], str]] = [
     ("raid5", rams(3), {"params": {"colour": 1}}, "no parameter 'colour'"),
     ("mcpod", rams(3), {}, "mcpod"),
 ]
+
+
+def test_a_small_member_of_a_raidx_array_is_not_full_of_room_for_checksums() -> None:
+    unlike, alike = [64 * MIB, 4000 * MIB, 4000 * MIB], [64 * MIB] * 2 + [256 * MIB]
+    options: Any = ("raidx-copy", unlike, 65536, {})
+    without, _ = shape(*options)
+    with_sums, _ = shape(*options, sums=True)
+    assert with_sums.data.offset - without.data.offset > 15 * MIB
+    assert without.data.end < 64 * MIB
+    kept, made = shape("raidx-copy", alike, 65536, {})
+    assert (kept.sums, kept.data.length >= 480 * MIB) == (NO_REGION, True)
+    assert shape("raidx-copy", alike, 65536, {}, sums=True)[1].counts == made.counts  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("layout", "members", "options", "said"), REFUSED)

@@ -565,6 +565,8 @@ class Player(VolumePlayer):
     async def _check_sums(self) -> None:
         self.check_calm("in the end")
         if not self._is_damaged():
+            for job in self.array.jobs.running():
+                job.resume()  # one that moves chunks pauses where a member hangs
             await self.jobs_end()
             begins = self.recording.sums_begin or self.theme in ("errors", "hangs")
             await check_whole(self.array, complete=not begins)
