@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.member_changes import member_changes
@@ -91,6 +93,7 @@ class LostList:
     def __init__(self, context: ArrayContext) -> None:
         self.context = context
         self._saved = 0  # the list's count of `changes` when it was last saved
+        self._saving = trio.Lock()
 
     def load(self) -> None:
         """Read the list from the superblocks. Raises FormatError."""
@@ -110,18 +113,20 @@ class LostList:
     async def save(self) -> None:
         """Write the list into the superblocks if it has changed.
 
+        What was written again is durable before: what lies there else would be read after a crash.
         A list that does not fit is rounded up (format/configuration/fitting.py). What a read-only
         start adds stays in memory. Raises RaidxError.
         """
         if self.context.member_set.read_only:
             return
         bad = self.context.bad_chunks
-        changes = bad.changes
-        if changes == self._saved:
+        if bad.changes == self._saved:
             return
-        encoded = encode_chunks(bad)
-        await self.context.member_set.update(lambda config: config.with_job(KEY, encoded))
-        self._saved = changes
+        async with self._saving:
+            changes, encoded = bad.changes, encode_chunks(bad)
+            await self.context.member_set.flush()
+            await self.context.member_set.update(lambda config: config.with_job(KEY, encoded))
+            self._saved = changes
 
 
 class Array:
