@@ -18,6 +18,7 @@ from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.crash.themes.absent import theme_absent
 from raidx_fuse.lab.crash.themes.checksums import (
     theme_beside,
+    theme_excess,
     theme_rot,
     theme_rot_while_off,
     theme_sums,
@@ -53,7 +54,7 @@ ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operati
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
 WITHOUT_WRITES_AT_CHANGES = (
-    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside", "absent"),
+    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside", "absent", "excess"),
     POOL,
 )
 # Of the theme squeeze:
@@ -124,6 +125,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("larger", theme_larger, int(cell.sums), is_fixed),
         ("rot", theme_rot, 2, cell.sums),
         ("off", theme_rot_while_off, 1, cell.sums and redundant),
+        ("excess", theme_excess, 1, cell.sums and redundant),
         ("beside", theme_beside, 1, cell.sums),
         ("absent", theme_absent, 2, cell.sums and redundant and not layout.bundled),
     )

@@ -10,6 +10,7 @@ TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
 LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid0+sums:none:beside", "raid5+sums:none:beside", "raid1+sums:none:beside")
+EXCESS = ("raid5+sums:partial:excess", "rdp+sums:full:excess", "raid5+sums:none:excess")
 OFF = ("raid5+sums:none:off", "raid1+sums:none:off", "rdp+sums:partial:off")
 REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums:none:replaces")
 GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:growth")
@@ -239,7 +240,16 @@ MUTANTS = (
         "        if sums is None:\n            return contents\n",
         "        return contents\n",
         "where sums are wrong, or more is rotten than the code can tell, right bytes are replaced",
-        ROT,
+        EXCESS,
+        TESTS,
+    ),
+    Mutant(
+        "sum-is-wrong-if-all-else-may-be",
+        MEND,
+        "            if same and not await self._without_sums(stripe, at, terms):\n",
+        "            if same:\n",
+        "the same bit flipped in a page, and in a parity without a sum, makes rot right",
+        EXCESS,
         TESTS,
     ),
     Mutant(
@@ -248,7 +258,7 @@ MUTANTS = (
         "        if self._solved and self._compares and",
         "        if False and self._compares and",
         "what rotten members give back is read",
-        ROT,
+        EXCESS,
         TESTS,
     ),
     Mutant(

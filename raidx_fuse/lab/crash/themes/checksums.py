@@ -9,24 +9,26 @@ A disk that lies answers a read without an error and gives other bytes than were
 
 As many members may lie about a stripe as the layout can lose. Then no byte is ever read wrong, and
 in the end every page of every member is again what it was: what was right has not been touched.
-Without redundancy exactly the pages that are wrong cannot be read, until they are written again.
+Without redundancy, and where more members lie, exactly the pages that are wrong cannot be read, and
+nothing is written to them, until they are written again.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import trio
 
 from raidx_fuse.format.configuration.sums import StoredSums, sums_of
-from raidx_fuse.format.regions import PAGE_BYTES
+from raidx_fuse.format.regions import PAGE_BYTES, SUMS_PER_SECTOR
 from raidx_fuse.lab.crash.disks import SectorDisk
 from raidx_fuse.lab.crash.hardware import read_all
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Rot, RotWhileOff
 from raidx_fuse.lab.crash.state import ViolationError
 from raidx_fuse.lab.crash.sums import Place, check_whole, live_pages
-from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, cell_range
+from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.settings import SUMS
 
@@ -124,12 +126,71 @@ async def theme_beside(player: Player) -> None:
     await player.flush()
 
 
+def disk_of(player: Player, role: Role) -> SectorDisk:
+    """Return the disk that holds *role*."""
+    return player.disks[player.roles.holder(role, player.event)]
+
+
+def stored_sums(player: Player) -> StoredSums:
+    """Return where the tables of checksums lie."""
+    stored = sums_of(player.array.member_set.config)
+    assert stored is not None
+    return stored
+
+
+def contents_of(player: Player, places: Iterable[tuple[Role, int]]) -> Contents:
+    """Return what lies in the pages at *places* of the members."""
+    return {
+        (role, at): bytes(disk_of(player, role).cut.state.image[at : at + PAGE_BYTES])
+        for role, at in places
+    }
+
+
+def sectors_of(player: Player, places: Iterable[tuple[Role, int]]) -> frozenset[int]:
+    """Return the workload's sectors in the pages at *places*; none in those of parities."""
+    context, sectors = player.array.context, set[int]()
+    size = context.chunk_bytes
+    for role, at in places:
+        number, inner = divmod(at - context.member_set.data_offset, size)
+        found = context.layout.inverse(role, MemberChunk(number))
+        assert found is not None
+        if found[1] < context.code.data_count:
+            begin = (context.layout.logical(*found) * size + inner) // SECTOR_BYTES
+            sectors.update(player.parts.sectors_of(begin, PAGE_BYTES // SECTOR_BYTES))
+    return frozenset(sectors)
+
+
+async def overwrite(player: Player, role: Role, at: int, content: bytes) -> None:
+    """Write *content* durably to the disk of *role*, without the array."""
+    cut = disk_of(player, role).cut
+    await cut.writev(at, [content])
+    await cut.flush()
+
+
+async def write_stripe(player: Player, stripe: Stripe) -> None:
+    """Write all data of *stripe*, one chunk after the other."""
+    layout = player.array.context.layout
+    for cell in cell_range(0, layout.code.data_count):
+        sector = layout.logical(stripe, cell) * (layout.chunk_bytes // SECTOR_BYTES)
+        for mine in player.parts.sectors_of(sector, 1):
+            await player.write(mine * SECTOR_BYTES, layout.chunk_bytes)
+
+
 async def rested(player: Player) -> None:
     """Have all that was written at home, durable, with its sums, and nothing marked."""
     await player.flush()
     await player.jobs_end()
     await player.array.context.journal.drain()
     await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+
+
+async def theme_excess(player: Player) -> None:
+    """Let more disks lie about a stripe than can be lost; then write it again."""
+    await player.fill()
+    for _ in range(player.rng.randint(1, 2)):
+        await player.steps(0, 2)
+        await Excess(player).play()
+    await player.flush()
 
 
 class Lie:
@@ -153,7 +214,7 @@ class Lie:
         self.chosen = [place for place in mine if rng.random() < 0.7] or mine[:1]
         before, tables = self._contents(), self._tables()
         if self.kind in ("lost", "torn", "old sums"):  # of the write of the whole stripe
-            await self._write_stripe()
+            await write_stripe(player, self.stripe)
             await rested(self.player)
         right = self._contents()
         event = player.event
@@ -185,43 +246,21 @@ class Lie:
         if player.recording.rotten:
             player.recording.rotten[-1].end = min(player.recording.rotten[-1].end, player.event)
 
-    def _disk(self, role: Role) -> SectorDisk:
-        return self.player.disks[self.player.roles.holder(role, self.player.event)]
-
     def _contents(self) -> Contents:
         """Return what lies in the live pages of the members."""
-        found: Contents = {}
-        for _, role, at in self.places:
-            found[role, at] = bytes(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
-        return found
+        return contents_of(self.player, [place[1:] for place in self.places])
 
     def _tables(self) -> Contents:
         """Return the first page of each table, by role and byte on the member."""
         regions = self.player.regions
-        found: Contents = {}
-        for table in self._stored().tables:
-            for holder, slot in table.slots:
-                role, at = Role(holder), regions.sum_table_offset(slot)
-                found[role, at] = bytes(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
-        return found
-
-    def _stored(self) -> StoredSums:
-        stored = sums_of(self.player.array.member_set.config)
-        assert stored is not None
-        return stored
-
-    async def _write_stripe(self) -> None:
-        player = self.player
-        layout = player.array.context.layout
-        for cell in cell_range(0, layout.code.data_count):
-            sector = layout.logical(self.stripe, cell) * (layout.chunk_bytes // SECTOR_BYTES)
-            for mine in player.parts.sectors_of(sector, 1):
-                await player.write(mine * SECTOR_BYTES, layout.chunk_bytes)
-
-    async def _overwrite(self, role: Role, at: int, content: bytes) -> None:
-        cut = self._disk(role).cut
-        await cut.writev(at, [content])
-        await cut.flush()
+        return contents_of(
+            self.player,
+            (
+                (Role(holder), regions.sum_table_offset(slot))
+                for table in stored_sums(self.player).tables
+                for holder, slot in table.slots
+            ),
+        )
 
     async def _lie(self, before: Contents, right: Contents, event: int) -> None:
         rng, kind = self.player.rng, self.kind
@@ -244,37 +283,27 @@ class Lie:
                 content[:] = right[rng.choice(others)]
             wrong[place] = bytes(content)
         self.chosen = [place for place in self.chosen if wrong[place] != right[place]]
-        context, sectors = self.player.array.context, set[int]()
-        for role, at in self.chosen:
-            first = (at - context.member_set.data_offset) // context.chunk_bytes
-            found = context.layout.inverse(role, MemberChunk(first))
-            assert found is not None
-            if found[1] < context.code.data_count:
-                chunk = context.layout.logical(*found)
-                inner = (at - context.member_set.data_offset) % context.chunk_bytes
-                begin = (chunk * context.chunk_bytes + inner) // SECTOR_BYTES
-                sectors.update(self.player.parts.sectors_of(begin, PAGE_BYTES // SECTOR_BYTES))
-        self.sectors = frozenset(sectors)
+        self.sectors = sectors_of(self.player, self.chosen)
         self.player.recording.rotten.append(Rot(event, math.inf, self.stripe, self.sectors))
         for place in self.chosen:
-            await self._overwrite(*place, wrong[place])
+            await overwrite(self.player, *place, wrong[place])
 
     async def _lie_about_sums(self, tables: Contents) -> None:
         """Damage sectors of as many copies of a table as the layout can lose members."""
         player, rng = self.player, self.player.rng
         about = rng.choice(self.liars)
         page = {place: place for place in tables}
-        slots = self._stored().tables[about].slots
+        slots = stored_sums(self.player).tables[about].slots
         sector = rng.randrange(2) * SECTOR_BYTES
         for holder, slot in rng.sample(slots, player.tolerance):
             role, at = Role(holder), player.regions.sum_table_offset(slot)
             assert (role, at) in page
-            content = bytearray(self._disk(role).cut.state.image[at : at + PAGE_BYTES])
+            content = bytearray(disk_of(self.player, role).cut.state.image[at : at + PAGE_BYTES])
             if self.kind == "sums":
                 content[sector + rng.randrange(SECTOR_BYTES)] ^= 1 << rng.randrange(8)
             else:
                 content[:] = tables[role, at]
-            await self._overwrite(role, at, bytes(content))
+            await overwrite(self.player, role, at, bytes(content))
 
     async def _find_out(self, is_quiet: bool) -> None:
         player, rng = self.player, self.player.rng
@@ -310,3 +339,97 @@ class Lie:
             if found[place] != content:
                 what = "stays wrong" if place in self.chosen else "was right, and has changed"
                 raise ViolationError(f"{self.kind} in {self.stripe}: the page at {place} {what}")
+
+
+class Excess:
+    """More disks of *player* lie about one stripe than the layout can lose.
+
+    Perhaps one of them holds a parity of which all copies of the checksum are damaged, too.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self.player = player
+
+    async def play(self) -> None:
+        """Let them: no byte is read wrong, and none is overwritten until the stripe is written."""
+        player, rng = self.player, self.player.rng
+        await rested(player)
+        places = await live_pages(player.array)
+        stripe = rng.choice(sorted({stripe for stripe, _, _ in places}))
+        mine = [(role, at) for one, role, at in places if one == stripe]
+        roles = sorted({role for role, _ in mine})
+        liars = rng.sample(roles, min(len(roles), player.tolerance + 1))
+        self.right = contents_of(player, mine)
+        lying = [place for place in mine if place[0] in liars]
+        chosen = [place for place in lying if rng.random() < 0.8] or lying
+        self.sectors = sectors_of(player, chosen)
+        event = player.event
+        player.roles.damaged.append((event, math.inf))
+        rot = Rot(event, math.inf, stripe, self.sectors, is_lost=True)
+        player.recording.rotten.append(rot)
+        with player.doing("rot"):
+            self.wrong: Contents = {}
+            inside, bit = rng.randrange(PAGE_BYTES), rng.randrange(8)
+            alike = rng.random() < 0.3
+            for place in chosen:
+                content = bytearray(self.right[place])
+                if not alike:
+                    inside, bit = rng.randrange(PAGE_BYTES), rng.randrange(8)
+                content[inside] ^= 1 << bit
+                self.wrong[place] = bytes(content)
+                await overwrite(player, *place, self.wrong[place])
+            mute = [role for role in liars if not sectors_of(player, self._pages_on(role))]
+            # A copy without a checksum is read as it is.
+            if mute and not player.layout.code.is_copies and rng.random() < 0.7:
+                await self._damage_sums_of(mute[0])
+                await player.remount()
+            if (cache := player.array.context.cache) is not None:  # it has what was written
+                cache.clear()
+            for _ in range(rng.randint(1, 3)):
+                await self._look()
+                await self._compare()
+            await write_stripe(player, stripe)
+            await rested(player)
+            await player.compare()
+            status = await player.array.jobs.wait(await player.array.start_scrub(repair=False))
+            if status["state"] != "done" or status["mismatches"]:
+                raise ViolationError(f"when all is written again, a scrub found {status}")
+            await rested(player)
+        await check_whole(player.array)
+        member_set = player.array.member_set
+        if member_set.lost:
+            raise ViolationError(f"roles {sorted(member_set.lost)} are out for it")
+        player.roles.repair(player.event)
+        rot.end = player.event
+
+    def _pages_on(self, role: Role) -> list[tuple[Role, int]]:
+        return [place for place in self.right if place[0] == role]
+
+    async def _damage_sums_of(self, role: Role) -> None:
+        """Damage all copies of the checksums of the pages on *role*."""
+        player = self.player
+        begin = player.array.member_set.data_offset
+        for holder, slot in stored_sums(player).tables[role].slots:
+            table = player.regions.sum_table_offset(slot)
+            for _, at in self._pages_on(role):
+                sector = (at - begin) // PAGE_BYTES // SUMS_PER_SECTOR
+                noise = player.rng.randbytes(SECTOR_BYTES)
+                await overwrite(player, Role(holder), table + sector * SECTOR_BYTES, noise)
+
+    async def _look(self) -> None:
+        """Read everything, or scrub, or mount again: what is lost cannot be read, all else can."""
+        player, rng = self.player, self.player.rng
+        draw = rng.random()
+        if draw < 0.3:
+            await player.array.jobs.wait(await player.array.start_scrub(repair=rng.random() < 0.5))
+        elif draw < 0.5:
+            await player.remount()
+        found = await read_all(player.array, player.parts.ranges(PAGE_BYTES))
+        for sector, content in enumerate(found):
+            if content is not None or sector not in self.sectors:
+                player.history.check(sector, content, "of more liars than can be lost")
+
+    async def _compare(self) -> None:
+        for place, content in contents_of(self.player, self.right).items():
+            if content not in (self.right[place], self.wrong.get(place)):
+                raise ViolationError(f"the page at {place} was overwritten")
