@@ -127,6 +127,7 @@ class SectorDisk(WrapperMember):
         self.hangs_s = 0.0  # delay of the next write, in virtual time
         self.unread = range(0)  # bytes that cannot be read, whatever is written there
         self.refused_bytes = range(0)  # bytes that are not always written; some land nevertheless
+        self._roomless: set[int] = set()  # pages that its full host has no room for
         self.judge: Judge | None = None  # it is asked about each write
         self._fault: Fault | None = None
         self.has_lost_writes = False  # a flush failed and took them along
@@ -196,6 +197,27 @@ class SectorDisk(WrapperMember):
         await self._dawdle()
         self.cut.make_durable(writes)
 
+    def fill_host(self, region: Region) -> None:
+        """Let the host be full: what holds zeros in *region* has no room on it."""
+        image, zeros = self.cut.state.image, bytes(PAGE_BYTES)
+        pages = range(region.offset, region.end, PAGE_BYTES)
+        self._roomless = {at for at in pages if image[at : at + PAGE_BYTES] == zeros}
+
+    def empty_host(self) -> None:
+        """Let the host have room again."""
+        self._roomless = set()
+
+    def reserve(self, offset_bytes: int, length_bytes: int) -> None:
+        """Refuse what the full host has no room for."""
+        self._check_room(offset_bytes, length_bytes)
+        super().reserve(offset_bytes, length_bytes)
+
+    def _check_room(self, offset_bytes: int, length_bytes: int) -> None:
+        first = offset_bytes - offset_bytes % PAGE_BYTES
+        pages = range(first, offset_bytes + length_bytes, PAGE_BYTES)
+        if self._roomless and not self._roomless.isdisjoint(pages):
+            raise MemberError(self.path, "write", offset_bytes, errno.ENOSPC)
+
     def give_fault(self, fault: Fault | None) -> None:
         """Let *fault* strike from now on; None: the disk is sound."""
         self._fault = fault
@@ -222,6 +244,7 @@ class SectorDisk(WrapperMember):
             await sleep(self._random.expovariate(1 / _DELAY_S))
 
     def _write(self, offset_bytes: int, buffers: Sequence[ReadBuffer]) -> bool:
+        self._check_room(offset_bytes, sum(map(len, buffers)))
         refused = offset_bytes in self.refused_bytes and self._random.random() < _REFUSED
         fault = self._fault
         if refused or (fault is not None and fault.strikes(offset_bytes, self.cut.event)):

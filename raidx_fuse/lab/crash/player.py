@@ -63,7 +63,7 @@ from raidx_fuse.lab.crash.history import History, Span, Timeline, WriteSpan
 from raidx_fuse.lab.crash.mounting import DiskLaws, VolumePlayer, acknowledged, drawn_moves, mounted
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell
-from raidx_fuse.lab.crash.sums import check_calm, check_whole
+from raidx_fuse.lab.crash.sums import check_calm, check_vacant, check_whole
 from raidx_fuse.layouts.numbers import Stripe, stripe_range
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.members.base import SECTOR_BYTES, Member
@@ -571,6 +571,8 @@ class Player(VolumePlayer):
             begins = self.recording.sums_begin or self.theme in ("errors", "hangs")
             await check_whole(self.array, complete=not begins)
             self.check_calm("in the end")
+            if self.theme == "discards":  # others may leave places for larger or other stripes
+                await check_vacant(self.array)
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ about it after a clean end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from raidx_fuse.array.array import Array
@@ -81,6 +82,30 @@ async def check_whole(array: Array, *, complete: bool = True) -> None:
         layout = table_of(array.context.layout)
         if layout is not None:
             await _check_free(array, layout)
+
+
+async def check_vacant(array: Array) -> None:
+    """Check that no page of *array* has a sum that holds nothing. Raises ViolationError.
+
+    What comes to lie there would be compared with the sum of what is gone.
+    """
+    context, member_set, sums = array.context, array.member_set, array.member_set.sums
+    if sums is None or member_set.lost or context.layout.changing:
+        return
+    size, data = context.chunk_bytes, member_set.config.regions.data
+    live: Counter[Role] = Counter()
+    for stripe in context.written.written_stripes(context.layout, 0, context.layout.stripes):
+        for cell in cells_of(context.code.all_mask & ~context.unwritten_cells(stripe)):
+            role, begin = context.position(stripe, cell)
+            if role >= 0:
+                await sums.load([(role, begin, (), size)])
+                live[role] += size // PAGE_BYTES - sums.lacking(role, begin, size)
+    pages = data.length // PAGE_BYTES
+    for role in map(Role, range(member_set.config.width)):
+        await sums.load_table(role)
+        found = pages - sums.lacking(role, data.offset, pages * PAGE_BYTES)
+        if found > live[role]:
+            raise ViolationError(f"role {role}: {found - live[role]} pages of nothing have sums")
 
 
 async def _check_page(array: Array, stripe: Stripe, role: Role, at: int, *, complete: bool) -> None:

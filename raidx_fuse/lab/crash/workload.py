@@ -19,6 +19,7 @@ from raidx_fuse.lab.crash.themes.absent import theme_absent
 from raidx_fuse.lab.crash.themes.checksums import (
     theme_beside,
     theme_excess,
+    theme_full,
     theme_rot,
     theme_rot_while_off,
     theme_sums,
@@ -54,7 +55,8 @@ ERRORS_SHARE = 0.15  # of the workloads of all themes have errors inside operati
 AT_CHANGES_SHARE = 0.7  # of the workloads also write when the configuration changes
 # Their own writes fail or must be the only ones.
 WITHOUT_WRITES_AT_CHANGES = (
-    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside", "absent", "excess"),
+    *("hangs", "refusals", "latent", "scrub", "huge", "rot", "off", "beside", "absent"),
+    *("excess", "full"),
     POOL,
 )
 # Of the theme squeeze:
@@ -125,6 +127,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("larger", theme_larger, int(cell.sums), is_fixed),
         ("rot", theme_rot, 2, cell.sums),
         ("off", theme_rot_while_off, 1, cell.sums and redundant),
+        ("full", theme_full, 1, cell.sums),
         ("excess", theme_excess, 1, cell.sums and redundant),
         ("beside", theme_beside, 1, cell.sums),
         ("absent", theme_absent, 2, cell.sums and redundant and not layout.bundled),

@@ -11,6 +11,7 @@ LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:ful
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid0+sums:none:beside", "raid5+sums:none:beside", "raid1+sums:none:beside")
 EXCESS = ("raid5+sums:partial:excess", "rdp+sums:full:excess", "raid5+sums:none:excess")
+FULL = ("raid5+sums:partial:full", "raid1+sums:none:full", "rdp+sums:full:full")
 OFF = ("raid5+sums:none:off", "raid1+sums:none:off", "rdp+sums:partial:off")
 REPLACED = ("raid5+sums:partial:replaces", "rdp+sums:full:replaces", "raid1+sums:none:replaces")
 GROWN = ("raid5+sums:partial:growth", "rdp+sums:none:growth", "raid0+sums:full:growth")
@@ -285,7 +286,7 @@ MUTANTS = (
         "            self.reserve(self._dirty)\n",
         "",
         "a table that is saved on a full host costs its member",
-        LOGGED[:1],
+        FULL,
         ("tests/engine/test_enospc.py",),
     ),
     Mutant(

@@ -23,7 +23,7 @@ import trio
 from raidx_fuse.format.configuration.sums import StoredSums, sums_of
 from raidx_fuse.format.regions import PAGE_BYTES, SUMS_PER_SECTOR
 from raidx_fuse.lab.crash.disks import SectorDisk
-from raidx_fuse.lab.crash.hardware import read_all
+from raidx_fuse.lab.crash.hardware import in_sectors, read_all
 from raidx_fuse.lab.crash.player import Player
 from raidx_fuse.lab.crash.recording import Rot, RotWhileOff
 from raidx_fuse.lab.crash.state import ViolationError
@@ -31,6 +31,7 @@ from raidx_fuse.lab.crash.sums import Place, check_whole, live_pages
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Role, Stripe, cell_range
 from raidx_fuse.members.base import SECTOR_BYTES
 from raidx_fuse.settings import SUMS
+from raidx_fuse.store.host_space import LOOK_S
 
 MENDED_S = 120.0
 BETWEEN_READS_S = 0.004  # mean; about as long as a write of uneven disks takes
@@ -176,12 +177,45 @@ async def write_stripe(player: Player, stripe: Stripe) -> None:
             await player.write(mine * SECTOR_BYTES, layout.chunk_bytes)
 
 
+async def theme_full(player: Player) -> None:
+    """Let hosts have no room for the tables, which begin anew: that costs no member."""
+    rng, array = player.rng, player.array
+    player.recording.sums_begin = player.whole_sectors = True
+    await player.fill()
+    await player.flush()
+    for value in ("off", "on"):
+        with player.doing(f"sums {value}"):
+            await array.set(SUMS, value)
+    full = [disk for disk in player.disks if rng.random() < 0.7] or player.disks[:1]
+    for disk in full:
+        disk.fill_host(player.regions.sums)
+    player.refusals = True
+    for _ in range(rng.randint(2, 5)):
+        await player.write(*in_sectors(*player.place()))
+        draw = rng.random()
+        if draw < 0.4:
+            await player.flush()
+        elif draw < 0.7:
+            await player.tidy()
+    for disk in full:
+        disk.empty_host()
+    await trio.sleep(1.01 * LOOK_S)
+    if array.member_set.lost:
+        raise ViolationError(f"roles {sorted(array.member_set.lost)} are out as hosts were full")
+    player.refusals = False  # from now on nothing fails
+    await player.fill()
+    await player.flush()
+    await player.steps(0, 2)
+
+
 async def rested(player: Player) -> None:
     """Have all that was written at home, durable, with its sums, and nothing marked."""
     await player.flush()
     await player.jobs_end()
     await player.array.context.journal.drain()
     await player.array.context.dirty_bitmap.clean_quiet(all_regions=True)
+    await player.array.context.cells.save_sums()  # those that a scrub has filled
+    await player.flush()
 
 
 async def theme_excess(player: Player) -> None:
