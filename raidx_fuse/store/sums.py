@@ -1116,9 +1116,15 @@ class Sums:
         return np.zeros(0, np.uint32) if pages is None else self._tables[role][pages[0] : pages[1]]
 
     def past(self, role: Role, offset: int, size: int) -> Values:
-        """Return the sums of a range before the crash whose resync is due; 0: none."""
+        """Return the sums of a range before the crash whose resync is due; 0: none, or another one.
+
+        What the log has redone has its own.
+        """
         pages = self._pages(role, offset, size)
-        return np.zeros(0, np.uint32) if pages is None else self._past[role][pages[0] : pages[1]]
+        if pages is None:
+            return np.zeros(0, np.uint32)
+        part = slice(*pages)
+        return np.where(self._tables[role][part] == 0, self._past[role][part], np.uint32(0))
 
     def values(self, role: Role, offset: int, content: ReadBuffer) -> Values:
         """Return the sums that *content*, whole pages at *offset* of *role*, would have."""

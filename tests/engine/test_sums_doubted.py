@@ -72,6 +72,45 @@ async def test_of_more_misfits_than_the_code_tolerates_some_may_be_right(
         await parity_holds(array)
 
 
+@pytest.mark.parametrize("journal", ["none", "partial", "full"])
+@pytest.mark.parametrize("zeroed", [False, True])
+async def test_a_write_beside_a_page_that_nothing_gives_back_costs_no_other(
+    journal: str, zeroed: bool
+) -> None:
+    """Two pages of a row have rotted; one is written, and the other one stays as it is."""
+    members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    content = bytearray(random.Random(1).randbytes(1 << 20))
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        await array.write(0, bytes(content))
+        await array.context.journal.drain()
+        cells = [array.context.position(Stripe(0), CellIndex(cell)) for cell in range(2)]
+        for role, at in cells:
+            members[role].memory[at + 7] ^= 1
+        role, at = cells[1]
+        if zeroed:
+            members[role].memory[at : at + PAGE] = bytes(PAGE)
+        rotten = bytes(members[role].memory[at : at + PAGE])
+        content[:PAGE] = bytes(range(256)) * 16
+        with pytest.raises(RaidxError):
+            await array.read(0, PAGE)
+        await array.write(0, bytes(content[:PAGE]))
+    for _ in range(2):
+        async with open_array(members) as array:
+            assert await array.read(0, CHUNK) == content[:CHUNK]
+            with pytest.raises(RaidxError):
+                await array.read(CHUNK, PAGE)
+            rest = len(content) - CHUNK - PAGE
+            assert await array.read(CHUNK + PAGE, rest) == content[CHUNK + PAGE :]
+            await array.jobs.wait(await array.start_scrub(repair=True))
+            assert bytes(members[role].memory[at : at + PAGE]) == rotten
+    content[CHUNK : CHUNK + PAGE] = bytes(range(256)) * 16
+    async with open_array(members) as array:
+        await array.write(CHUNK, bytes(content[CHUNK : CHUNK + PAGE]))
+        assert await array.read(0, len(content)) == content
+        await parity_holds(array)
+
+
 @pytest.mark.parametrize(("layout", "width"), [("raid0", 2), ("raid1", 2), ("raid5", 3)])
 async def test_a_page_that_is_written_again_and_again_is_never_taken_for_rot(
     layout: str, width: int

@@ -7,7 +7,9 @@ return. Of pages that misfit their sums, some of the sums may be wrong instead (
 *given up* when its place is needed: by a write there, or by a rebuild, a replacement
 or a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
-1. The data chunks that are lost with it are entered into the list of lost chunks, durably.
+1. The data chunks that are lost with it are entered into the list of lost chunks, durably. Not
+   those of pages that misfit beside one that is being written: such a page stays as it is, and
+   parities are computed so that nothing gives it back (`_stays`).
 2. The place is written, as a test: what follows goes through the log, which must not have content
    for a place that cannot be written. The stripe is marked and noted as changed before
    (`Cover.MARKED`): until step 3 its chains do not hold, and absent members lack it.
@@ -333,7 +335,10 @@ class Mender:
         """Give the *hopeless* cells up; return the page of the marked *cells* and all parities."""
         context, code = self.context, self.context.code
         new: dict[CellIndex, Bytes] = {}
+        stays = await self._stays(stripe, at, cells & hopeless & code.data_mask, needed)
         for cell in cells_of(cells & hopeless):
+            if cell in stays:
+                continue
             page = needed.new(cell, at)
             new[cell] = np.zeros(PAGE_BYTES, np.uint8)
             if page is not None:
@@ -341,7 +346,7 @@ class Mender:
         gone = [
             cell
             for cell in cells_of(hopeless & code.data_mask)
-            if not cells >> cell & 1 or needed.new(cell, at) is None
+            if cell not in stays and (not cells >> cell & 1 or needed.new(cell, at) is None)
         ]
         if gone:
             await self.give_up(stripe, sum(1 << cell for cell in gone))
@@ -362,7 +367,7 @@ class Mender:
         known = await self._solved(stripe, at, code.data_mask & ~hopeless & ~unwritten)
         contents = {cell: known[cell] for cell in cells_of(cells & ~hopeless) if cell in known}
         contents |= {cell: page for cell, page in new.items() if cell < code.data_count}
-        known |= contents
+        known |= contents | stays
         lost_roles = context.layout.lost_cells(stripe, context.member_set.lost_at(stripe))
         for parity, support in enumerate(code.support):
             cell = CellIndex(code.data_count + parity)
@@ -371,6 +376,27 @@ class Mender:
             contents[cell] = np.zeros(PAGE_BYTES, np.uint8)
             combine(contents[cell], [known[c] for c in cells_of(support) if c in known])
         return contents
+
+    async def _stays(
+        self, stripe: Stripe, at: int, cells: int, needed: Needed
+    ) -> dict[CellIndex, Bytes]:
+        """Return what the parities have for those data *cells* that a write beside them leaves.
+
+        They misfit, and stay so: nothing but this page of their chunks is lost. So the code must
+        give back neither what they hold, which would prove their sums wrong, nor what fits: the
+        complement of what they hold.
+        """
+        context, member_set = self.context, self.context.member_set
+        sums, stays = member_set.sums, dict[CellIndex, Bytes]()
+        left = [cell for cell in cells_of(cells) if needed.new(cell, at) is None]
+        if sums is None or len(left) == cells.bit_count():
+            return stays  # a job needs them
+        for cell in left:
+            role, begin = context.position(stripe, cell)
+            found = await member_set.read_home(role, begin + at, PAGE_BYTES)
+            if isinstance(found, bytearray) and sums.is_suspect(role, begin + at):
+                stays[cell] = ~np.frombuffer(found, np.uint8)
+        return stays
 
     async def give_up(self, stripe: Stripe, cells: int) -> None:
         """List the data *cells* (a mask) of *stripe* as lost, durably. Raises RaidxError."""

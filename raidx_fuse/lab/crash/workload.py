@@ -126,7 +126,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("room", theme_room, 1, cell.sums and is_fixed),
         ("larger", theme_larger, int(cell.sums), is_fixed),
         ("rot", theme_rot, 2, cell.sums),
-        ("off", theme_rot_while_off, 1, cell.sums and redundant),
+        ("off", theme_rot_while_off, 1, cell.sums and redundant and not layout.bundled),
         ("full", theme_full, 1, cell.sums),
         ("excess", theme_excess, 1, cell.sums and redundant),
         ("beside", theme_beside, 1, cell.sums),

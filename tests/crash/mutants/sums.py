@@ -377,6 +377,30 @@ MUTANTS = (
         ABSENT_TESTS,
     ),
     Mutant(
+        "judged-without-the-lock",
+        MEND,
+        "            await context.locks.acquire(found[0])\n            try:\n"
+        "                if epoch == context.layout_epoch:\n"
+        "                    await self.mend((found[0],))\n                    return\n"
+        "            finally:\n                context.locks.release(found[0])\n",
+        "            await self.mend((found[0],))\n            return\n",
+        "a page is solved from a stripe that a write is changing",
+        ("raid5+sums:none:rot", "rdp+sums:none:rot", "raid5+sums:partial:rot"),
+        TESTS,
+    ),
+    Mutant(
+        "sums-set-with-records",
+        "raidx_fuse/journal/journal.py",
+        "            overlay.put(role, offset, view[at : at + size])\n",
+        "            overlay.put(role, offset, view[at : at + size])\n"
+        "            sums, part = self.member_set.sums, [view[at : at + size]]\n"
+        "            if sums is not None and sums.is_ready([(role, offset, part, size)]):\n"
+        "                sums.note(role, offset, part, size)\n",
+        "a table is saved with the sum of a record that a cut drops",
+        LOGGED,
+        TESTS,
+    ),
+    Mutant(
         "judged-by-what-was-read",
         SUMS,
         "            if known != before or self._is_flying(role, page):\n                continue\n"
