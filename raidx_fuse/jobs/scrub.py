@@ -393,8 +393,9 @@ class Scrub(Job):
 
         The pages of a stripe that fit their sums are right. If the code gives back those that have
         none, or do not fit them and stay, these are the wrong ones; else nobody knows, and the
-        result is empty. None if no page fits a sum, or a write to the stripe has failed: then
-        chains alone must do.
+        result is empty. If all fit, parities are wrong, though they have sums: data has those of
+        what was written, and a parity that of what it was computed from. None if no page fits a
+        sum, or a write to the stripe has failed: then chains alone must do.
         """
         context, code = self.context, self.context.code
         sums, dirty = context.member_set.sums, context.dirty_bitmap
@@ -415,6 +416,7 @@ class Scrub(Job):
                     blank |= 1 << cell
                 else:
                     has_sums = True
+            blank = blank or code.all_mask & ~(code.data_mask | unwritten | lost)
             try:
                 plan = read_plan(code, blank, lost | blank, unwritten)
             except Unrecoverable:

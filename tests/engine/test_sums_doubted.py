@@ -72,6 +72,31 @@ async def test_of_more_misfits_than_the_code_tolerates_some_may_be_right(
         await parity_holds(array)
 
 
+@pytest.mark.parametrize(("layout", "width"), [("raid5", 4), ("rdp", 6)])
+async def test_a_parity_that_contradicts_data_is_wrong_though_it_fits_its_sum(
+    layout: str, width: int
+) -> None:
+    members = await ram_array(layout, width, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    content = random.Random(1).randbytes(1 << 20)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.context.journal.drain()
+        sums = array.member_set.sums
+        assert sums is not None
+        code = array.context.code
+        role, at = array.context.position(Stripe(0), CellIndex(code.data_count))
+        members[role].memory[at + 7] ^= 1
+        sums.replace(role, at, bytes(members[role].memory[at : at + PAGE]))
+        before = [bytes(member.memory) for member in members]
+        status = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert (status["mismatches"], status["uncorrected"]) == (1, 1)
+        assert [bytes(member.memory) for member in members] == before
+        status = await array.jobs.wait(await array.start_scrub(repair=True))
+        assert (status["mismatches"], status["repaired"], status["assumed"]) == (1, 1, 0)
+        await parity_holds(array)
+        assert await array.read(0, len(content)) == content
+
+
 @pytest.mark.parametrize("journal", ["none", "partial", "full"])
 @pytest.mark.parametrize("zeroed", [False, True])
 async def test_a_write_beside_a_page_that_nothing_gives_back_costs_no_other(
