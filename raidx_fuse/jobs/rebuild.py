@@ -35,7 +35,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, rebuild_plan
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, join
-from raidx_fuse.store.sums import Page
+from raidx_fuse.store.sums import GivenSums
 from raidx_fuse.store.xor import Program, compile_steps
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Rebuild(Job):
             wanted.append((Strips(context, first, count), sorted(sources), targets, equations))
         await read_all(context, [(strips, sources) for strips, sources, *_ in wanted])
         writes: list[MemberIO] = []
-        unverified: set[Page] = set()
+        given: list[GivenSums] = []
         for strips, read, targets, equations in wanted:
             spaces = {}
             for role in sorted({place[0] for place in targets}):
@@ -235,9 +235,9 @@ class Rebuild(Job):
                     spaces[role] = buffer
             places, program = compiled(equations)
             program.run([strips.array(place) for place in places])
-            unverified |= await verify_rebuilt(context, strips, read, sorted(targets))
+            given += await verify_rebuilt(context, strips, read, sorted(targets), (places, program))
             writes += self._writes(strips, spaces, targets)
-        await context.cells.write(join(writes), Cover.VACANT, unverified=unverified)
+        await context.cells.write(join(writes), Cover.VACANT, given=given)
         for strips, *_ in wanted:
             strips.release()
 

@@ -315,21 +315,14 @@ class Scrub(Job):
 
         The CRC of a XOR of pages follows from their CRCs, so the bytes need not be combined.
         """
-        sums, overlay = self.context.member_set.sums, self.context.member_set.overlay
-        # Misfits were read as they lie there, and what the log has is not what has the sums.
-        if sums is None or overlay or self._misfits.pages:
+        if self._misfits.pages:  # they were read as they lie there
             return False
-        shape = strips.count, strips.rows, -1
         crcs: dict[Place, Bytes] = {}
-        for role in {role for chain in chains for role, _ in chain}:
-            found = sums.crcs(role, strips.offset(role), strips.count * strips.strip_bytes)
+        for place in {place for chain in chains for place in chain}:
+            found = strips.crcs(place)
             if found is None:
                 return False
-            values, known = found[0].reshape(shape), found[1].reshape(shape)
-            for place in {place for chain in chains for place in chain if place[0] == role}:
-                if not known[:, place[1]].all():
-                    return False
-                crcs[place] = values[:, place[1]].ravel().view(np.uint8)
+            crcs[place] = found
         for chain in chains:
             rows = [crcs[place] for place in chain]
             total = np.empty_like(rows[0])

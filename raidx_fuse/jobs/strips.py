@@ -12,12 +12,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead, join
-from raidx_fuse.store.sums import Misfits
+from raidx_fuse.store.sums import Misfits, Values
 
 Place = tuple[Role, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)
@@ -110,6 +111,7 @@ class Strips:
         self.strip_bytes = self.rows * context.chunk_bytes
         self._strips: dict[Role, Bytes] = {}
         self._rows: dict[Place, Bytes] = {}
+        self._crcs: dict[Role, tuple[Values, NDArray[np.bool_]] | None] = {}
         self._arenas: list[Arena] = []
 
     def offset(self, role: Role) -> int:
@@ -168,6 +170,25 @@ class Strips:
                     rows = rows.reshape(self.count, self.rows, chunk_bytes)[:, place[1], :]
             self._rows[place] = rows
         return rows
+
+    def crcs(self, place: Place) -> Bytes | None:
+        """Return what `Sums.crcs` has for the pages of a row that was read: [stripe, page], flat.
+
+        None if one is unknown, or newer content may be in the log. Rows follow from one another by
+        the same XOR as their CRCs.
+        """
+        member_set = self.context.member_set
+        if member_set.sums is None or member_set.overlay:
+            return None
+        role, row = place
+        if role not in self._crcs:
+            found = member_set.sums.crcs(role, self.offset(role), self.strip_bytes * self.count)
+            self._crcs[role] = found
+        of_role = self._crcs[role]
+        if of_role is None:
+            return None
+        values, known = (part.reshape(self.count, self.rows, -1)[:, row] for part in of_role)
+        return values.ravel().view(np.uint8) if known.all() else None
 
     def space(self, role: Role, whole: bool) -> memoryview | None:
         """Allocate *role*'s strips; return the buffer to write, None if no write is needed.

@@ -18,42 +18,104 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.contradictions import solve_otherwise
 from raidx_fuse.jobs.strips import Place, Strips
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.io_tuples import PAGE_BYTES
-from raidx_fuse.store.sums import Page, Sums, Values
+from raidx_fuse.store.sums import GivenSums, Sums, Values
+from raidx_fuse.store.xor import Program
 
 Marks = NDArray[np.bool_]  # one for each page of the chunks of one row: [stripe, page]
 
 
 async def verify_rebuilt(
-    context: ArrayContext, strips: Strips, sources: Sequence[Place], targets: Sequence[Place]
-) -> set[Page]:
-    """Make the computed rows *targets* of *strips* fit; return the pages that get no sum.
+    context: ArrayContext,
+    strips: Strips,
+    sources: Sequence[Place],
+    targets: Sequence[Place],
+    equations: tuple[Sequence[Place], Program],
+) -> list[GivenSums]:
+    """Make the computed rows *targets* of *strips* fit; return their sums, 0 where there is none.
 
-    *sources*: the rows that they were computed from. The locks of the stripes are held. Raises
-    MemberLostError, RaidxError.
+    *sources*: the rows that they were computed from, by *equations*: a program over those places.
+    The locks of the stripes are held. Raises MemberLostError, RaidxError.
     """
     sums = context.member_set.sums
-    unverified: set[Page] = set()
     if sums is None:
-        return unverified
+        return []
     await sums.load(
         (role, strips.offset(role), (), strips.strip_bytes * strips.count)
         for role, _ in (*sources, *targets)
     )
+    found = _derived(context, sums, strips, targets, equations)
+    if found is None:
+        found = await _compared(context, sums, strips, sources, targets)
+    return [
+        GivenSums(target[0], _offset(context, strips, target, first), part.reshape(-1))
+        for target, values in found.items()
+        for first, count in _pieces(strips)
+        for part in (values[first : first + count],)
+    ]
+
+
+def _derived(
+    context: ArrayContext,
+    sums: Sums,
+    strips: Strips,
+    targets: Sequence[Place],
+    equations: tuple[Sequence[Place], Program],
+) -> dict[Place, Values] | None:
+    """Return the sums of *targets* [stripe, page] by those of what they were computed from.
+
+    All of that had sums, and fitted; and what was computed wrongly will not fit. None if not all
+    had, or if sums that *targets* have contradict.
+    """
+    places, program = equations
+    shape = strips.count, context.chunk_bytes // PAGE_BYTES
+    rows: list[Bytes] = []
+    for place in places:
+        row = (
+            np.empty(shape[0] * shape[1] * 4, np.uint8) if place in targets else strips.crcs(place)
+        )
+        if row is None:
+            return None
+        rows.append(row)
+    program.run(rows)
+    found: dict[Place, Values] = {}
+    for target in targets:
+        crcs = np.zeros((strips.count, strips.rows, shape[1]), np.uint32)
+        crcs[:, target[1]] = rows[places.index(target)].view(np.uint32).reshape(shape)
+        values = sums.values_by(target[0], strips.offset(target[0]), crcs.reshape(-1))
+        found[target] = values.reshape(crcs.shape)[:, target[1]]
+        known = _known(context, sums, strips, target)
+        if ((found[target] != known) & (known != 0)).any():
+            return None
+    return found
+
+
+async def _compared(
+    context: ArrayContext,
+    sums: Sums,
+    strips: Strips,
+    sources: Sequence[Place],
+    targets: Sequence[Place],
+) -> dict[Place, Values]:
+    """Return the sums of *targets* by their bytes, once these fit as far as can be told."""
     lacking = np.zeros((strips.count, context.chunk_bytes // PAGE_BYTES), np.bool_)
     for source in sources:
         lacking |= _lacking(context, sums, strips, source)
-    wrong = [
-        (target, index, page)
-        for target in targets
-        for index, page in _doubtful(context, sums, strips, target, lacking)
-    ]
+    found: dict[Place, Values] = {}
+    wrong: list[tuple[Place, int, int]] = []
+    for target in targets:
+        found[target] = _values(context, sums, strips, target)
+        known = _known(context, sums, strips, target)
+        doubtful = (found[target] != known) & ((known != 0) | lacking)
+        wrong += [(target, index, page) for index, page in np.argwhere(doubtful).tolist()]
     for target, index, page in wrong:
-        at = _offset(context, strips, target, index) + page * PAGE_BYTES
         is_right = await _made_right(context, sums, strips, target, index, page)
         if is_right is False or (is_right is None and lacking[index, page]):
-            unverified.add(sums.page_at(target[0], at))
-    return unverified
+            found[target][index, page] = 0
+        elif is_right:
+            found[target][index, page] = _known(context, sums, strips, target)[index, page]
+    return found
 
 
 def _offset(context: ArrayContext, strips: Strips, place: Place, index: int = 0) -> int:
@@ -89,10 +151,8 @@ def _lacking(context: ArrayContext, sums: Sums, strips: Strips, source: Place) -
     return lacking
 
 
-def _doubtful(
-    context: ArrayContext, sums: Sums, strips: Strips, target: Place, lacking: Marks
-) -> list[list[int]]:
-    """Return [stripe, page] of what does not fit, or has no sum and comes from what has none."""
+def _values(context: ArrayContext, sums: Sums, strips: Strips, target: Place) -> Values:
+    """Return the sums of the bytes of a row: [stripe, page]."""
     size = context.chunk_bytes
     content = strips.array(target).reshape(strips.count, size)
     values = [
@@ -103,10 +163,7 @@ def _doubtful(
         )
         for first, count in _pieces(strips)
     ]
-    known = _known(context, sums, strips, target)
-    misfits = np.concatenate(values).reshape(strips.count, -1) != known
-    found: list[list[int]] = np.argwhere(misfits & ((known != 0) | lacking)).tolist()
-    return found
+    return np.concatenate(values).reshape(strips.count, -1)
 
 
 async def _made_right(

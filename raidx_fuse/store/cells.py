@@ -26,7 +26,7 @@ ranges in which an earlier write may still land, the second try, and who is fail
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
@@ -40,7 +40,7 @@ from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.stripe_locks import StripeLocks
-from raidx_fuse.store.sums import Page, Values
+from raidx_fuse.store.sums import GivenSums, Values
 
 
 class Cover(Enum):
@@ -105,9 +105,9 @@ class Cells:
         stripes: Sequence[Stripe] = (),
         *,
         background: bool = True,
-        unverified: Collection[Page] = (),
+        given: Sequence[GivenSums] | None = None,
     ) -> None:
-        """Write *requests* to cells of *stripes* under *cover*; *unverified* pages get no sum.
+        """Write *requests* to cells of *stripes* under *cover*, with the sums that are *given*.
 
         With MARKED the caller is in a block of `marked`, if a resync has to finish what a crash
         interrupts. Raises as `MemberSet.write`, and what `Absences` raises.
@@ -115,7 +115,7 @@ class Cells:
         member_set, sums = self.member_set, self.member_set.sums
         write = member_set.write
         if sums is not None:
-            write = partial(sums.write, unverified=unverified)
+            write = partial(sums.write, given=given)
         if cover is Cover.SAME:
             async with self.marked(stripes):
                 await self.absences.before_write(stripes)

@@ -48,14 +48,13 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import trio
@@ -228,6 +227,14 @@ class HomePlaces(Protocol):
     def reserve(self, writes: Iterable[MemberIO]) -> None:
         """Reserve space on the hosts for *writes*. Raises NoSpaceError."""
         ...
+
+
+class GivenSums(NamedTuple):
+    """The sums of the pages from byte *offset* of *role* on that come with a write; 0: none."""
+
+    role: Role
+    offset: int
+    values: Values
 
 
 @dataclass(slots=True)
@@ -717,19 +724,23 @@ class Sums:
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 
     async def write(
-        self, requests: Sequence[MemberIO], *, background: bool, unverified: Collection[Page] = ()
+        self,
+        requests: Sequence[MemberIO],
+        *,
+        background: bool,
+        given: Sequence[GivenSums] | None = None,
     ) -> None:
         """Set the sums of *requests* and write them as `MemberSet.write` does. Raises as it does.
 
-        The *unverified* pages get none. If it raises, what the places hold is not known, and they
-        have no sum.
+        They are those that are *given*, for all pages, else computed. If it raises, what the places
+        hold is not known, and they have no sum.
         """
         await self.load(requests)
         for _, offset, _, size in requests:
             self._require_whole(offset, size)  # before the first sum is set
-        flight = _Flight(self.note_all(requests))
-        for role, page in unverified:
-            self._set(role, page, 0, 1)
+        flight = _Flight(
+            self.note_all(requests) if given is None else self._note_given(requests, given)
+        )
         self._flights.append(flight)
         try:
             await self.member_set.write(requests, background=background)
@@ -740,6 +751,21 @@ class Sums:
         finally:
             self._flights.remove(flight)
             flight.landed.set()
+
+    def _note_given(
+        self, requests: Sequence[MemberIO], given: Sequence[GivenSums]
+    ) -> list[tuple[Role, int, int]]:
+        """Set the sums *given* for *requests*; return their runs of pages. Raises LawError."""
+        runs = [
+            (request[0], *run)
+            for request in requests
+            if (run := self._pages(*request[:2], request[3]))
+        ]
+        if sum(end - first for _, first, end in runs) != sum(len(one.values) for one in given):
+            raise self.member_set.laws.broken(Law.WHOLE, "sums are not given for all pages")
+        for role, offset, values in given:
+            self._set(role, offset - self._begin >> PAGE_SHIFT, values, len(values))
+        return runs
 
     async def forget(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
         """Let the places of *requests* have no sum: they are not live any more."""
@@ -1105,6 +1131,11 @@ class Sums:
         crcs = known ^ places_of((pages[0],), (self._seeds[role],), (len(known),))
         crcs ^= ZEROS_CRC
         return crcs, known > 1  # 1 stands for two CRCs
+
+    def values_by(self, role: Role, offset: int, crcs: Values) -> Values:
+        """Return the sums of pages at *offset* of *role* whose *crcs* are as `crcs` has them."""
+        first = offset - self._begin >> PAGE_SHIFT
+        return sums_from(crcs ^ ZEROS_CRC, places_of((first,), (self._seeds[role],), (len(crcs),)))
 
     def has(self, role: Role, offset: int) -> bool:
         """Return whether the page at *offset* of *role*, whose sum is in memory, has one."""

@@ -324,9 +324,9 @@ MUTANTS = (
     ),
     Mutant(
         "rebuilt-and-not-verified",
-        "raidx_fuse/jobs/rebuild.py",
-        "            unverified |= await verify_rebuilt(context, strips, read, sorted(targets))\n",
-        "",
+        "raidx_fuse/jobs/verify_rebuilt.py",
+        "    for target, index, page in wrong:\n",
+        "    for target, index, page in wrong[:0]:\n",
         "what rotten survivors without sums give back gets sums of its own",
         ABSENT,
         ABSENT_TESTS,
@@ -334,17 +334,21 @@ MUTANTS = (
     Mutant(
         "caught-up-and-not-verified",
         "raidx_fuse/jobs/rebuild.py",
-        "            unverified |= await verify_rebuilt(",
-        "            unverified |= set() if self.was_away else await verify_rebuilt(",
+        "            given += await verify_rebuilt(",
+        "            if self.was_away:\n"
+        "                unverified = self._writes(strips, spaces, targets)\n"
+        "                await context.cells.write(join(unverified), Cover.VACANT)\n"
+        "                continue\n"
+        "            given += await verify_rebuilt(",
         "a member that returns loses bytes that only it has, to rotten survivors without sums",
         ABSENT,
         ABSENT_TESTS,
     ),
     Mutant(
         "unverified-pages-get-sums",
-        SUMS,
-        "            self._set(role, page, 0, 1)\n        self._flights",
-        "            pass\n        self._flights",
+        "raidx_fuse/jobs/verify_rebuilt.py",
+        "            found[target][index, page] = 0\n",
+        "            pass\n",
         "wrong bytes are believed from then on",
         ABSENT,
         ABSENT_TESTS,
