@@ -15,8 +15,10 @@ from raidx_fuse.format.create import create_array
 from raidx_fuse.format.log_record import ENTRY_BYTES, record_bytes
 from raidx_fuse.format.regions import (
     END_MEMBER_BYTES_MIN,
+    PAGE_BYTES,
     PAGE_HEADER_BYTES,
     PAYLOAD_BITS,
+    SUMS_PER_PAGE,
     Regions,
     log_bytes,
 )
@@ -46,6 +48,7 @@ POOL_STRIPES = 14
 SCATTERED_STRIPES = 40  # of pools whose volumes have up to 16 extents, each in a stripe of its own
 PATTERN_LOG_BYTES = 400 << 10
 ENDS_LOG_BYTES = 512 << 10
+LARGER_PAGES = SUMS_PER_PAGE + 100  # behind the data: tables of checksums need a page more
 FREE_STRIPES = 12  # behind the image: room for tables of checksums
 GROWTH_PRIME = 7  # of a code of two losses that grows: up to 8 members (rdp) or 9 (evenodd)
 
@@ -141,7 +144,7 @@ class Hardware:
         """Return the content of a disk that has never been a member."""
         if self.shape.huge:
             return SparseImage(size_bytes)
-        if self.shape.regions or self.shape.ends:
+        if self.shape.regions or self.shape.ends or self.theme == "larger":
             if self.shape.zeroed:
                 return SparseImage(size_bytes)
             return SparseImage(size_bytes, blank=self.rng.randbytes(4096))
@@ -237,11 +240,13 @@ class Hardware:
             )
 
         await create_smallest(create, least, stripes)
-        if self.theme in ("larger", "room"):
-            for disk in disks:
-                image = disk.cut.state.image
+        for image in [disk.cut.state.image for disk in disks]:
+            if self.theme == "room":
                 assert isinstance(image, bytearray)
-                image.extend(self.rng.randbytes(disk.size_bytes // 2))
+                image.extend(self.rng.randbytes(len(image) // 2))
+            elif self.theme == "larger":
+                assert isinstance(image, SparseImage)
+                image.extend(self.rng.randbytes(PAGE_BYTES), LARGER_PAGES)
         return disks
 
     async def create_pool(self) -> list[tuple[Layout, Regions, list[Image]]]:

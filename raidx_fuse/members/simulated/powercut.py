@@ -78,6 +78,14 @@ class SparseImage:
             self._pages[page] = part
             at, done = page + 1 << _SHIFT, done + _BYTES - inner
 
+    def extend(self, page: bytes, count: int) -> None:
+        """Make it larger by *count* pages, each of which has the content *page*."""
+        assert len(page) == _BYTES
+        assert not self._size_bytes & _MASK
+        first = self._size_bytes >> _SHIFT
+        self._pages.update(dict.fromkeys(range(first, first + count), page))
+        self._size_bytes += count * _BYTES
+
     def copy(self) -> SparseImage:
         return SparseImage(self._size_bytes, dict(self._pages), blank=self._blank)
 

@@ -21,6 +21,8 @@ async def theme_larger(player: Player) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_use, player)
         await player.steps(0, 4)
+    regions = player.array.member_set.config.regions
+    assert not player.cell.sums or regions.sums.offset >= regions.data.end, "tables did not move"
     await player.steps(0, 3)
     if player.cell.sums and rng.random() < 0.4:
         player.recording.sums_begin = True
