@@ -296,6 +296,11 @@ def shape(
     )
     offset = regions.data.offset
     counts = [chunks_that_fit(size, offset, chunk_bytes) for size in usable]
+    if not min(counts):
+        raise TooSmallError(
+            f"a member of {min(sizes)} bytes has no room for a chunk",
+            action="use larger members or a smaller chunk",
+        )
     given = {**params, "length": code.columns, "chunk_counts": counts}
     if code.columns == 1:
         given["numbering"] = TURNS

@@ -57,6 +57,8 @@ LOG_SLACK_BYTES = 64 << 10  # head page, headers and entries of two records
 DATA_ALIGNMENT_MAX = 1 << 20
 SUMS_PER_SECTOR = 126  # beside their generation and their check (sum_table.py)
 SUMS_PER_PAGE = SUMS_PER_SECTOR * (PAGE_BYTES // SECTOR_BYTES)
+SUM_TAIL_SHARE = 8  # of a table of checksums: its tail (sum_tail.py)
+SUM_TAIL_BYTES_MAX = 16 << 20
 
 PAGE_KINDS = {"bitmap": 1, "written": 2, "journal": 3, "table": 4}
 """Kinds of pages and their number in the page header; 0 is no kind."""
@@ -181,8 +183,11 @@ class Regions:
         return _sum_table_bytes(self.data.length)
 
     def sums_bytes(self, copies: int) -> int:
-        """Return the size of a region with *copies* tables of the checksums of these data."""
-        return copies * self.sum_table_bytes
+        """Return the size of a region with *copies* tables of the checksums of these data.
+
+        With their tails.
+        """
+        return copies * _sums_bytes(self.data.length)
 
     def sum_table_offset(self, slot: int) -> Offset:
         """Return the byte offset on each member of *slot* number n for a table of checksums."""
@@ -196,12 +201,34 @@ class Regions:
         That is before the data, where another region is not there already; or behind them, from
         byte *used* on, up to *end*.
         """
-        length = self.sums_bytes(copies)
-        before = Region(self.table.end, length)
-        if before.end <= self.data.offset and not before.offset <= self.sums.offset < before.end:
-            return before
-        behind = Region(max(_up(used, PAGE_BYTES), self.data.end), length)
-        return behind if behind.end <= end else None
+        lengths = self.sums_bytes(copies), copies * self.sum_table_bytes
+        for length in lengths:  # without tails, if there is no room for them
+            before = Region(self.table.end, length)
+            taken = before.offset <= self.sums.offset < before.end
+            if before.end <= self.data.offset and not taken:
+                return before
+        for length in lengths:
+            behind = Region(max(_up(used, PAGE_BYTES), self.data.end), length)
+            if behind.end <= end:
+                return behind
+        return None
+
+    def sum_tail_bytes(self, copies: int) -> int:
+        """Return how much room the region of checksums has for a tail beside each of its tables.
+
+        There are *copies* of them.
+        """
+        room = self.sums.length // copies - self.sum_table_bytes
+        return max(0, min(room, SUM_TAIL_BYTES_MAX)) // PAGE_BYTES * PAGE_BYTES
+
+    def sum_tail_offset(self, slot: int, copies: int, tail_bytes: int) -> Offset:
+        """Return the byte offset on each member of the tail of the table in *slot* number n.
+
+        The tails lie behind all *copies* of tables.
+        """
+        offset = self.sums.offset + copies * self.sum_table_bytes + slot * tail_bytes
+        assert offset <= self.sums.end - tail_bytes
+        return Offset(offset)
 
     def problem(self) -> str | None:
         """Return in words why these regions are impossible, or None."""
@@ -226,6 +253,13 @@ class Regions:
 
 def _sum_table_bytes(data_bytes: int) -> int:
     return -(-data_bytes // (PAGE_BYTES * SUMS_PER_PAGE)) * PAGE_BYTES
+
+
+def _sums_bytes(data_bytes: int) -> int:
+    """Return the size of a table of checksums of *data_bytes*, and of its tail."""
+    table_bytes = _sum_table_bytes(data_bytes)
+    share = _up(-(-table_bytes // SUM_TAIL_SHARE), PAGE_BYTES)
+    return table_bytes + min(share, SUM_TAIL_BYTES_MAX)
 
 
 def page_count(bits: int) -> int:
@@ -282,8 +316,8 @@ def plan_regions(
     The written map has space for four times the width, and at least for 64 members, so that growth
     never moves a region; with *total_bytes*, for four times that size. *log_bytes_wanted*: of the
     log, instead of the default. *sums_copies*: for how many tables of checksums each member has
-    room before its data, each of them of a whole member; *has_sums*: they have their region there.
-    Raises UsageError if not even one chunk of data fits.
+    room before its data, each of them of a whole member, with its tail; *has_sums*: they have their
+    region there. Raises UsageError if not even one chunk of data fits.
     """
     chunks_max = member_bytes // chunk_bytes * max(GROWTH_WIDTH_MIN, GROWTH_FACTOR * width)
     bitmap_bytes = member_bytes
@@ -311,10 +345,10 @@ def plan_regions(
         # is what the data that is left needs.
         far = max(end, sums_end or end)
         data_bytes = (far - start) // chunk_bytes * chunk_bytes
-        start = _up(table.end + sums_copies * _sum_table_bytes(data_bytes), alignment)
+        start = _up(table.end + sums_copies * _sums_bytes(data_bytes), alignment)
         usable = (end - start) // chunk_bytes * chunk_bytes
         data_bytes = max(far - start, 0) // chunk_bytes * chunk_bytes
-        sums = Region(table.end, sums_copies * _sum_table_bytes(data_bytes))
+        sums = Region(table.end, sums_copies * _sums_bytes(data_bytes))
     if usable < chunk_bytes:
         raise TooSmallError(
             f"a member of {member_bytes} bytes is too small: {start} bytes of metadata and one "

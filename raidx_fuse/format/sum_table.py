@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     Values = NDArray[np.uint32]
 
 SECTORS_PER_PAGE = SUMS_PER_PAGE // SUMS_PER_SECTOR
-_SECTOR_WORDS = SECTOR_BYTES // 4
-_CHECK = _SECTOR_WORDS - 1  # the number of the word
+SECTOR_WORDS = SECTOR_BYTES // 4
+CHECK_WORD = SECTOR_WORDS - 1
 _PLACE = 2654435761  # odd, so that each page of a role has a number of its own
 _TABLE = 2246822519
 _MASK = 0xFFFFFFFF
@@ -141,12 +141,17 @@ class Sectors(NamedTuple):
     bad: list[int]
 
 
-def encode_sums(values: Values, first: int, seed: int, generation: int) -> bytes:
-    """Return the bytes of pages of a table from page *first* on, with *values* (whole pages)."""
-    sectors = np.empty((len(values) // SUMS_PER_SECTOR, _SECTOR_WORDS), np.uint32)
+def encode_sums(values: Values, first: int, seed: int, generation: int | Values) -> bytes:
+    """Return the bytes of pages of a table from page *first* on, with *values* (whole pages).
+
+    *generation*: of all of them, or of each page.
+    """
+    sectors = np.empty((len(values) // SUMS_PER_SECTOR, SECTOR_WORDS), np.uint32)
     sectors[:, :SUMS_PER_SECTOR] = values.reshape(-1, SUMS_PER_SECTOR)
+    if isinstance(generation, np.ndarray):
+        generation = np.repeat(generation, SECTORS_PER_PAGE)
     sectors[:, SUMS_PER_SECTOR] = generation
-    sectors[:, _CHECK] = _checks(sectors, first, seed)
+    sectors[:, CHECK_WORD] = checks_of(sectors, first * SECTORS_PER_PAGE, seed)
     return sectors.astype("<u4", copy=False).tobytes()
 
 
@@ -158,23 +163,34 @@ def decode_sums(
     Sectors that fit one of the seeds *others* are what a table left that lay here before: as if
     they had never been written.
     """
-    sectors = np.frombuffer(content, "<u4").reshape(-1, _SECTOR_WORDS).astype(np.uint32)
-    checks = _checks(sectors, first, seed)
-    wrong = bad = np.flatnonzero(checks != sectors[:, _CHECK])
+    sectors, bad = checked_sectors(content, first * SECTORS_PER_PAGE, seed, others)
+    return Sectors(sectors[:, :SUMS_PER_SECTOR], sectors[:, SUMS_PER_SECTOR], bad)
+
+
+def checked_sectors(
+    content: bytes | bytearray, first: int, seed: int, others: Collection[int]
+) -> tuple[Values, list[int]]:
+    """Return the words of the sectors in *content*, and which are bad; *first*: their first number.
+
+    Those that are bad, or fit one of the seeds *others*, are zeros.
+    """
+    sectors = np.frombuffer(content, "<u4").reshape(-1, SECTOR_WORDS).astype(np.uint32)
+    checks = checks_of(sectors, first, seed)
+    wrong = bad = np.flatnonzero(checks != sectors[:, CHECK_WORD])
     if others and len(wrong):  # the place of a sector and its CRC give the seed that fits
-        places = (wrong + first * SECTORS_PER_PAGE).astype(np.uint32) * np.uint32(_PLACE)
+        places = (wrong + first).astype(np.uint32) * np.uint32(_PLACE)
         crcs = checks[wrong] ^ (places + np.uint32(seed))
-        seeds = (sectors[wrong, _CHECK] ^ crcs) - places
+        seeds = (sectors[wrong, CHECK_WORD] ^ crcs) - places
         bad = wrong[~np.isin(seeds, np.fromiter(others, np.uint32))]
     sectors[wrong] = 0
-    return Sectors(sectors[:, :SUMS_PER_SECTOR], sectors[:, SUMS_PER_SECTOR], bad.tolist())
+    return sectors, bad.tolist()
 
 
-def _checks(sectors: Values, first: int, seed: int) -> Values:
-    """Return the check of each of *sectors*; 0 for those that were never written."""
-    used = np.flatnonzero(sectors[:, :_CHECK].any(axis=1))
-    numbers = (used + first * SECTORS_PER_PAGE).astype(np.uint32)
-    contents = [memoryview(sectors[at]).cast("B")[: _CHECK * 4] for at in used.tolist()]
+def checks_of(sectors: Values, first: int, seed: int) -> Values:
+    """Return the check of each of *sectors* from number *first* on; 0 for those never written."""
+    used = np.flatnonzero(sectors[:, :CHECK_WORD].any(axis=1))
+    numbers = (used + first).astype(np.uint32)
+    contents = [memoryview(sectors[at]).cast("B")[: CHECK_WORD * 4] for at in used.tolist()]
     checks = np.zeros(len(sectors), np.uint32)
     checks[used] = sums_of(contents, numbers, seed)
     return checks

@@ -104,7 +104,8 @@ class MovedSums:
         if before is None or came_from is None or member_set.sums is None:
             return
         copies = before.copies if room is None else room.copies
-        self._stored = reassigned(replace(before, copies=copies), came_from)
+        tail = min(before.tail, self._regions.sum_tail_bytes(copies))
+        self._stored = reassigned(replace(before, copies=copies, tail=tail), came_from)
         if self._is_elsewhere:
             self._copies = self._new_copies(before, self._stored, came_from)
         else:

@@ -622,9 +622,10 @@ class MemberSet:
         if last is not None:
             raise last
 
-    async def _flush_members(self) -> None:
-        for observer in self.flush_observers:
-            observer.flush_begins()
+    async def _flush_members(self, *, acknowledges: bool = True) -> None:
+        if acknowledges:
+            for observer in self.flush_observers:
+                observer.flush_begins()
         operations = []
         for queue in self.queues:
             if queue is not None and queue.unflushed:
@@ -635,6 +636,8 @@ class MemberSet:
             for operation in failed:  # all of them, before one is raised for
                 operation.queue.flush_failed()
             self._blame_all(failed)
+        if not acknowledges:
+            return
         await self.check_whole()
         await self.published()
         self.require_published("a flush")
@@ -642,6 +645,14 @@ class MemberSet:
         # was flushed. A page that counts as durable lets the next save overwrite the copy before.
         for observer in self.flush_observers:
             observer.flush_ends()
+
+    async def sync(self) -> None:
+        """Return when what was written is durable; no superblock is written for that.
+
+        Nothing may be acknowledged then. Raises MemberError.
+        """
+        async with self._flushing:
+            await self._flush_members(acknowledges=False)
 
     def forget_pages(self, role: Role) -> None:
         """Forget which pages of the member in *role* cannot be read, or misfit: it has left."""

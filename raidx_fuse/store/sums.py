@@ -15,10 +15,12 @@ is read when a page of it is first needed. On the members the tables follow:
                     (`forget_stripes`), and on the members those of before, until the resync has
                     made their stripes consistent
 
-So a table on a member is right but for what the log redoes and for marked regions, whenever the
-power goes: no two writes have to be atomic together. A cut leaves old and new sectors of a table,
-so entries that did not change are the same in both. All copies are read, and of each sector the
-newest counts: a copy that missed a write, or lies on an old copy of a member, costs nothing.
+What changes few sums of a page of a table is written to the table's tail, if it has one
+(store/sum_tail.py). So a table on a member, with its tail, is right but for what the log redoes and
+for marked regions, whenever the power goes: no two writes have to be atomic together. A cut leaves
+old and new sectors of a table, so entries that did not change are the same in both. All copies are
+read, and of each sector the newest counts: a copy that missed a write, or lies on an old copy of a
+member, costs nothing.
 
 Laws:
  1. A page is written whole, so its old bytes are verified before, if the page had a sum. Requests
@@ -61,9 +63,9 @@ import trio
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, NoSpaceError
 from raidx_fuse.format.configuration.sums import StoredSums
-from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
+from raidx_fuse.format.regions import SECTOR_BYTES, SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
 from raidx_fuse.format.sum_table import (
     RUN_PAGES_MAX,
     SECTORS_PER_PAGE,
@@ -77,6 +79,12 @@ from raidx_fuse.format.sum_table import (
     sum_of,
     sums_from,
     sums_of,
+)
+from raidx_fuse.format.sum_tail import (
+    TailSectors,
+    decode_tail,
+    encode_tail,
+    sectors_for,
 )
 from raidx_fuse.laws import Law, Laws
 from raidx_fuse.layouts.numbers import Role, cell_range
@@ -93,6 +101,7 @@ from raidx_fuse.store.io_tuples import (
     MemberRead,
 )
 from raidx_fuse.store.overlay import Overlay
+from raidx_fuse.store.sum_tail import Pages, Tail
 from raidx_fuse.store.xor import Program
 
 log = logging.getLogger(__name__)
@@ -102,6 +111,9 @@ COVERED = ENTRIES * PAGE_BYTES  # of the data, by the sums in one page of a tabl
 RUN_BYTES_MAX = RUN_PAGES_MAX * PAGE_BYTES
 _FEW = 8  # reads that are compared sooner without sorting them
 _LOADED_AT_ONCE = 256  # pages of a table in one read
+_TAIL_READ_BYTES = 1 << 20
+_TAIL_RESERVED_SECTORS = 128  # of a tail's space on the hosts, at a time
+_WHOLE_MIN = ENTRIES // 4  # new sums of a page of a table: it is written, not its tail
 Values = NDArray[np.uint32]
 Page = tuple[Role, int]  # role, page of the data region
 Covers = Callable[[Role, int, int], bool]  # as `Overlay.covers`
@@ -112,6 +124,15 @@ def _nothing(pages: int) -> Sectors:
     count = pages * SECTORS_PER_PAGE
     sums = np.zeros((count, SUMS_PER_SECTOR), np.uint32)
     return Sectors(sums, np.zeros(count, np.uint32), [])
+
+
+def _with_past(values: Values, past: Values) -> Values:
+    """Return *values* as they are saved: what awaits its resync keeps the sums of before the crash.
+
+    Another crash may come before the resync.
+    """
+    kept: Values = np.where(values == 0, past, values)
+    return kept
 
 
 def _part(buffers: Sequence[Any], at: int) -> memoryview:
@@ -202,6 +223,11 @@ class HomePlaces(Protocol):
     role_epoch: int
 
     @property
+    def queues(self) -> Sequence[object]:
+        """By role; None for those that are lost."""
+        ...
+
+    @property
     def readable(self) -> Sequence[object]:
         """By role; None for those that are lost or not rebuilt."""
         ...
@@ -223,6 +249,9 @@ class HomePlaces(Protocol):
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
         """Write *requests*."""
         ...
+
+    async def sync(self) -> None:
+        """Return when what was written is durable; no superblock is written for that."""
 
     def reserve(self, writes: Iterable[MemberIO]) -> None:
         """Reserve space on the hosts for *writes*. Raises NoSpaceError."""
@@ -306,10 +335,15 @@ class Sums:
         self._has_past = False  # else the memory of *_past* stays untouched
         self._loaded: list[bytearray] = []
         self._generations: list[Values] = []
+        self._tails: list[Tail] = []
+        # Since the last save: pages, runs of them (first, end), and arrays of them.
+        self._changes: list[list[Any]] = []
         self._take(stored, [None] * len(stored.tables))
         self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
+        self._whole: set[tuple[Role, int]] = set()  # those that the tail does not suffice for
         self._flights: list[_Flight] = []
         self._reserved: set[tuple[Role, int]] = set()  # (role, page of its table) on every holder
+        self._reserved_tails: dict[Role, int] = {}  # sectors
         self._reserved_for = -1  # role epoch
         self._saving = trio.Lock()
         self._loading = trio.Lock()
@@ -322,6 +356,8 @@ class Sums:
         past, self._past = self._past, []
         loaded, self._loaded = self._loaded, []
         generations, self._generations = self._generations, []
+        tails, self._tails = self._tails, []
+        changes, self._changes = self._changes, []
         for old in came_from:
             if old is not None and len(loaded[old]) == pages:
                 self._views.append(views[old])
@@ -329,6 +365,8 @@ class Sums:
                 self._past.append(past[old])
                 self._loaded.append(loaded[old])
                 self._generations.append(generations[old])
+                self._tails.append(tails[old])
+                self._changes.append(changes[old])
                 continue
             memory = memoryview(zeroed(pages * ENTRIES * 4))
             self._views.append(memory.cast("I"))
@@ -342,6 +380,12 @@ class Sums:
                 self._past[-1][: known * ENTRIES] = past[old]
                 self._loaded[-1][:] = loaded[old] + b"\1" * (pages - known)
                 self._generations[-1][:known] = generations[old]
+            sectors = stored.tail // SECTOR_BYTES
+            known_tail = None if old is None else tails[old]
+            self._tails.append(known_tail or Tail(sectors, is_known=not sectors))
+            self._changes.append([] if old is None else changes[old])
+        for tail in self._tails:
+            tail.resize(stored.tail // SECTOR_BYTES)
         self.stored = stored
         self._width = len(stored.tables)
         self._seeds = [seed_of(stored.seed, table.number) for table in stored.tables]
@@ -403,6 +447,9 @@ class Sums:
                 stop = first + 1
                 while stop < min(end, first + _LOADED_AT_ONCE) and not loaded[stop]:
                     stop += 1
+                if not self._tails[role].is_known:
+                    await self._read_tail(role)
+                    continue
                 await self._read_table(role, first, stop)
                 loaded[first:stop] = b"\1" * (stop - first)
                 first = stop
@@ -422,30 +469,99 @@ class Sums:
         newest = np.zeros(count, np.uint32)
         copies = []
         for holder, offset in self._holders(role):
-            if self.member_set.readable[holder] is not None:  # others have what is long past
-                found = await self._read_copy(role, holder, offset, first, end)
+            if self.member_set.queues[holder] is None:
+                continue
+            found = await self._read_copy(role, holder, offset, first, end)
+            counts = self.member_set.readable[holder] is not None
+            copies.append((found, counts))
+            if counts:  # the others have what is long past
                 better = found.generations > newest
                 sums[better], newest[better] = found.sums[better], found.generations[better]
-                copies.append(found)
         lacking = np.zeros(count, np.bool_)
         # A role without a member has no table.
         unknown = np.full(count, bool(self.stored.tables[role].slots))
-        for copy in copies:
+        for copy, counts in copies:
             lacking |= copy.generations != newest
             bad = np.zeros(count, np.bool_)
             bad[copy.bad] = True
             lacking |= bad
-            unknown &= bad
-        self.damaged_sectors += sum(len(copy.bad) for copy in copies)
+            if counts:
+                unknown &= bad
+                self.damaged_sectors += len(copy.bad)
         if unknown.any():
             log.error("checksums of role %d cannot be read: their pages are not verified", role)
-        if newest.any():  # else the memory of the table stays untouched
+        tail = self._tails[role]
+        tail.note_generation(int(newest.max()))
+        tail.lay_over(sums, newest, first)
+        if sums.any():  # else the memory of the table stays untouched
             self._tables[role][first * ENTRIES : end * ENTRIES] = sums.reshape(-1)
         # What nobody gives may lie, older, on a member that will be read again: `save_all` before.
         pages = np.maximum(newest, unknown).reshape(-1, SECTORS_PER_PAGE)
         self._generations[role][first:end] = pages.max(axis=1)
         numbers = np.unique(np.flatnonzero(lacking) // SECTORS_PER_PAGE).tolist()
-        self._dirty.update((role, first + number) for number in numbers)
+        self._whole.update((role, first + number) for number in numbers)
+
+    async def _read_tail(self, role: Role) -> None:
+        """Take what the copies of the tail of *role* have.
+
+        If some of it is lost, nothing says which sums of the table are old: then none of them
+        counts any more.
+        """
+        tail = self._tails[role]
+        copies, others = list[TailSectors](), list[TailSectors]()
+        for holder, offset in self._tail_holders(role):
+            if self.member_set.queues[holder] is None:
+                continue
+            found = await self._read_tail_copy(role, holder, offset)
+            counts = self.member_set.readable[holder] is not None
+            (copies if counts else others).append(found)
+        self.damaged_sectors += sum(len(copy.bad) for copy in copies)
+        if tail.take(copies, others):
+            return
+        log.error("checksums of role %d are lost: its pages are not verified", role)
+        table, loaded = self._tables[role], self._loaded[role]
+        for first in range(0, len(loaded), _LOADED_AT_ONCE):
+            end = min(first + _LOADED_AT_ONCE, len(loaded))
+            await self._read_table(role, first, end)
+            table[first * ENTRIES : end * ENTRIES] = 0
+        loaded[:] = b"\1" * len(loaded)
+        self.save_again(role)
+
+    async def _read_tail_copy(self, role: Role, holder: Role, at: int) -> TailSectors:
+        """Return the copy of the tail of *role* at *at* of *holder*; what cannot be read is bad."""
+        bad, content = list[int](), bytearray()
+        for begin in range(0, self.stored.tail, _TAIL_READ_BYTES):
+            size = min(_TAIL_READ_BYTES, self.stored.tail - begin)
+            found = await self.member_set.read_home(holder, at + begin, size)
+            if isinstance(found, bytearray):
+                content += found
+                continue
+            for page in range(begin, begin + size, PAGE_BYTES):
+                found = await self.member_set.read_home(holder, at + page, PAGE_BYTES)
+                if not isinstance(found, bytearray):
+                    log.error("checksums cannot be read: %s", found)
+                    first = page // SECTOR_BYTES
+                    bad += range(first, first + SECTORS_PER_PAGE)
+                    found = bytearray(PAGE_BYTES)
+                content += found
+        first = self._tail_number
+        sectors = decode_tail(content, first, self._seeds[role], self._seeds_given)
+        if sectors.bad:
+            path = self.member_set.path_of(holder)
+            log.error("%s: %d sectors of checksums are damaged", path, len(sectors.bad))
+        return sectors._replace(bad=sorted({*bad, *sectors.bad}))
+
+    def _tail_holders(self, role: Role) -> Iterator[tuple[Role, int]]:
+        """Yield role and byte offset of each copy of the tail of *role*."""
+        stored = self.stored
+        for holder, slot in stored.tables[role].slots:
+            offset = self._regions.sum_tail_offset(slot, stored.copies, stored.tail)
+            yield Role(holder), offset
+
+    @property
+    def _tail_number(self) -> int:
+        """The number of the first sector of a tail, counted from the beginning of the table."""
+        return self._regions.sum_table_bytes // SECTOR_BYTES
 
     async def _read_copy(
         self, role: Role, holder: Role, offset: int, first: int, end: int
@@ -479,6 +595,7 @@ class Sums:
         """
         if self._reserved_for != self.member_set.role_epoch:  # a new member has none yet
             self._reserved_for, self._reserved = self.member_set.role_epoch, set()
+            self._reserved_tails = {}
         for role, number in set(pages) - self._reserved:
             self.member_set.reserve(
                 (holder, offset + number * PAGE_BYTES, (), PAGE_BYTES)
@@ -508,32 +625,163 @@ class Sums:
         # One call after another: the caller relies on what an earlier one is writing still, and a
         # member may turn round two writes to one place.
         async with self._saving:
-            self.reserve(self._dirty)
-            dirty, self._dirty = self._dirty, set()
-            requests: list[MemberIO] = []
-            for role, number in sorted(dirty):
-                generation = int(self._generations[role][number]) + 1
-                self._generations[role][number] = generation
-                content = self._encode(role, number, generation)
+            await self._save()
+
+    async def _save(self, *, turn: bool = False) -> None:
+        """Do so; *turn*: and have all sums in the tables, durably."""
+        for role, tail in enumerate(self._tails):
+            if not tail.sectors_max:
+                continue
+            needed = sectors_for(self._changed_pages(Role(role))) if self._changes[role] else 0
+            is_full = not tail.has_room(needed) and tail.position > 1
+            if (tail.is_due and not tail.is_unused) or (turn and tail.tables) or is_full:
+                await self._turn(Role(role))
+            tail.is_due = False
+        self.reserve(self._dirty | self._whole)
+        requests: list[MemberIO] = []
+        due, self._dirty = self._dirty | self._whole, set()
+        whole, self._whole = self._whole, set()
+        try:
+            for role in map(Role, range(self._width)):
+                numbers = {number for of_role, number in due if of_role == role}
+                if numbers:
+                    again = {number for of_role, number in whole if of_role == role}
+                    requests += self._requests(role, numbers, again, turn)
+            await self.member_set.write(requests, background=True)
+        except BaseException:
+            self._dirty |= due
+            self._whole |= due
+            raise
+
+    def _changed_pages(self, role: Role) -> Pages:
+        """Return the pages of *role* whose sums were set since the last save, in order."""
+        changes = self._changes[role]
+        if len(changes) == 1 and isinstance(changes[0], np.ndarray):
+            return changes[0]
+        single = [change for change in changes if not isinstance(change, tuple | np.ndarray)]
+        runs = [np.arange(*change) for change in changes if isinstance(change, tuple)]
+        arrays = [change for change in changes if isinstance(change, np.ndarray)]
+        pages: Pages = np.unique(np.concatenate([np.array(single, np.int64), *runs, *arrays]))
+        self._changes[role] = [pages]
+        return pages
+
+    def _requests(
+        self, role: Role, numbers: set[int], again: set[int], turn: bool
+    ) -> list[MemberIO]:
+        """Return the writes that save the pages *numbers* of the table of *role*, *again* whole."""
+        tail, generations = self._tails[role], self._generations[role]
+        if not tail.sectors_max:
+            self._changes[role] = []
+            at = np.array(sorted(numbers))
+            generations[at] += np.uint32(1)
+            return self._of_table(role, at)
+        pages = self._changed_pages(role)
+        self._changes[role] = []
+        tables, counts = np.unique(pages // ENTRIES, return_counts=True)
+        few = {*tables[counts < _WHOLE_MIN].tolist()} & numbers - again
+        pages = pages[np.isin(pages // ENTRIES, np.fromiter(few, np.int64, len(few)))]
+        sectors = sectors_for(pages)
+        if turn or not tail.has_room(sectors) or not self._reserve_tail(role, sectors):
+            few = set()
+        requests: list[MemberIO] = []
+        if few:
+            sums = self._tables[role][pages]
+            if self._has_past:
+                sums = _with_past(sums, self._past[role][pages])
+            requests += self._of_tail(role, pages, sums)
+        if len(few) < len(numbers):
+            # Sums of these that the tail has already must not count any more.
+            at = np.array(sorted(numbers - few))
+            generations[at] = tail.new_generation()
+            requests += self._of_table(role, at)
+        return requests
+
+    def _of_table(self, role: Role, numbers: Pages) -> list[MemberIO]:
+        """Return the writes of the pages *numbers*, ascending, of the table of *role*."""
+        requests: list[MemberIO] = []
+        generations = self._generations[role]
+        cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(numbers, cuts):
+            for at in range(0, len(run), _LOADED_AT_ONCE):
+                part = run[at : at + _LOADED_AT_ONCE]
+                first, seed = int(part[0]), self._seeds[role]
+                values = self._pages_to_save(role, part)
+                content = encode_sums(values, first, seed, generations[part])
                 for holder, offset in self._holders(role):
-                    at = offset + number * PAGE_BYTES
-                    requests.append((holder, at, [content], PAGE_BYTES))
-            try:
-                await self.member_set.write(requests, background=True)
-            except BaseException:
-                self._dirty |= dirty
-                raise
+                    place = offset + first * PAGE_BYTES
+                    requests.append((holder, place, [content], len(content)))
+        return requests
 
-    def _encode(self, role: Role, number: int, generation: int) -> bytes:
-        """Return page *number* of the table of *role* as it is saved.
+    def _of_tail(
+        self, role: Role, pages: Pages, sums: Values, at: int | None = None
+    ) -> list[MemberIO]:
+        """Return the writes of the next sectors of the tail of *role*, or of empty sector *at*."""
+        tail = self._tails[role]
+        position = tail.position if at is None else at
+        content = encode_tail(
+            pages,
+            sums,
+            first=self._tail_number + position,
+            seed=self._seeds[role],
+            generation=tail.generation,
+            since=tail.since,
+        )
+        if at is None:
+            tail.add(pages, sums, len(content) // SECTOR_BYTES)
+        return [
+            (holder, offset + position * SECTOR_BYTES, [content], len(content))
+            for holder, offset in self._tail_holders(role)
+        ]
 
-        What awaits its resync keeps the sums of before the crash: another one may come before.
+    def _reserve_tail(self, role: Role, sectors: int) -> bool:
+        """Reserve space on the hosts for so many *sectors* more of a tail; return if there is."""
+        tail, reserved = self._tails[role], self._reserved_tails.get(role, 0)
+        end = tail.position + sectors
+        if end <= reserved:
+            return True
+        end = min(tail.sectors_max, -(-end // _TAIL_RESERVED_SECTORS) * _TAIL_RESERVED_SECTORS)
+        size = (end - reserved) * SECTOR_BYTES
+        try:
+            self.member_set.reserve(
+                (holder, offset + reserved * SECTOR_BYTES, (), size)
+                for holder, offset in self._tail_holders(role)
+            )
+        except NoSpaceError:
+            return False  # the pages of the table have theirs
+        self._reserved_tails[role] = end
+        return True
+
+    async def _turn(self, role: Role) -> None:
+        """Write each page of the table of which the tail has sums, and let the tail begin anew.
+
+        Those that are to be written whole are among them: if some of the tail was lost, nothing
+        says so any more when its sectors are empty.
         """
-        part = slice(number * ENTRIES, (number + 1) * ENTRIES)
-        entries, past = self._tables[role][part], self._past[role][part]
-        if self._has_past and past.any():
-            entries = np.where(entries == 0, past, entries)
-        return encode_sums(entries, number, self._seeds[role], generation)
+        tail = self._tails[role]
+        whole = {(of_role, number) for of_role, number in self._whole if of_role == role}
+        numbers = np.array(sorted(tail.tables | {number for _, number in whole}), np.int64)
+        self.reserve((role, number) for number in numbers.tolist())
+        for at in range(0, len(numbers), _LOADED_AT_ONCE):
+            part = numbers[at : at + _LOADED_AT_ONCE]
+            for number in part.tolist():
+                await self._load(role, number, number + 1)
+            # Not before: what is loaded may have as high a one.
+            self._generations[role][part] = tail.new_generation()
+            await self.member_set.write(self._of_table(role, part), background=True)
+        await self.member_set.sync()  # before the first sector is overwritten
+        self._whole -= whole
+        spoilt = {0, *tail.spoilt}
+        tail.begin_anew()
+        none = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+        requests = [request for at in sorted(spoilt) for request in self._of_tail(role, *none, at)]
+        await self.member_set.write(requests, background=True)
+
+    def _pages_to_save(self, role: Role, numbers: Pages) -> Values:
+        """Return the sums in the pages *numbers* of the table of *role*, as they are saved."""
+        values = self._tables[role].reshape(-1, ENTRIES)[numbers].reshape(-1)
+        if not self._has_past:
+            return values
+        return _with_past(values, self._past[role].reshape(-1, ENTRIES)[numbers].reshape(-1))
 
     async def save_all(self) -> None:
         """Have every member hold the sums as they are, because a new one must hold them, too.
@@ -544,7 +792,8 @@ class Sums:
         for role, table in enumerate(self._tables):
             await self.load_table(Role(role))
             used = table.reshape(-1, ENTRIES).any(axis=1) | (self._generations[role] > 0)
-            self._dirty.update((Role(role), number) for number in np.flatnonzero(used).tolist())
+            self._whole.update((Role(role), number) for number in np.flatnonzero(used).tolist())
+            self._tails[role].is_due = True
         await self.save()
 
     # -- other roles ---------------------------------------------------------------------------
@@ -561,11 +810,9 @@ class Sums:
             for at in range(0, len(due), _LOADED_AT_ONCE):
                 numbers = due[at : at + _LOADED_AT_ONCE]
                 for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
-                    first, found = int(run[0]), generations[run].tolist()
-                    content = [
-                        self._encode(role, number, generation)
-                        for number, generation in zip(run.tolist(), found, strict=True)
-                    ]
+                    first, found = int(run[0]), generations[run]
+                    values = self._pages_to_save(role, run)
+                    content = [encode_sums(values, first, self._seeds[role], found)]
                     await copy.write(copy.offset + first * PAGE_BYTES, content)
                     copy.made[run] = found
 
@@ -576,12 +823,15 @@ class Sums:
     def save_again(self, role: Role) -> None:
         """Let the next `save` write all of the table of *role*: its places were used for others."""
         saved = np.flatnonzero(self._generations[role]).tolist()
-        self._dirty.update((role, number) for number in saved)
+        self._whole.update((role, number) for number in saved)
+        self._tails[role].is_due = True
 
     def are_copied(self, copies: Sequence[TableCopy]) -> bool:
         """Return whether *copies* have all that was set, and no table is being saved or loaded."""
         return not (
             self._dirty
+            or self._whole
+            or any(tail.tables for tail in self._tails)
             or self._saving.locked()
             or self._loading.locked()
             or any(
@@ -593,9 +843,11 @@ class Sums:
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
         """Have all sums saved, and no table read or written while the block runs."""
-        await self.save()
-        async with self._saving, self._loading:
-            yield
+        async with self._saving:
+            if not self.member_set.read_only:
+                await self._save(turn=True)
+            async with self._loading:
+                yield
 
     def adopt(
         self,
@@ -611,13 +863,15 @@ class Sums:
         """
         if regions is not None:
             self._regions, self._end = regions, regions.data.end
-            self._reserved_for = -1
+        self._reserved_for = -1
         new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
         self._take(stored, came_from)
         for role, old in enumerate(came_from):
             if old is None:
                 self._loaded[role][:] = b"\1" * len(self._loaded[role])
+                self._tails[role].is_known = True
         self._dirty = {(new_role[r], number) for r, number in self._dirty if r in new_role}
+        self._whole = {(new_role[r], number) for r, number in self._whole if r in new_role}
         self.suspects = {(new_role[r], page) for r, page in self.suspects if r in new_role}
         for flight in self._flights:
             runs = flight.runs
@@ -625,8 +879,9 @@ class Sums:
 
     def begin_empty(self) -> None:
         """Take the tables on the members for what they are: empty. Nothing is read from them."""
-        for loaded in self._loaded:
+        for loaded, tail in zip(self._loaded, self._tails, strict=True):
             loaded[:] = b"\1" * len(loaded)
+            tail.is_known = True
 
     async def heal(self) -> None:
         """Do nothing: what a cut left uneven is redone from the log, or forgotten."""
@@ -635,6 +890,7 @@ class Sums:
         self._tables[role][first : first + count] = values
         if self._has_past:
             self._past[role][first : first + count] = 0
+        self._changes[role].append((first, first + count))
         dirty = self._dirty
         for number in range(first // ENTRIES, (first + count - 1) // ENTRIES + 1):
             dirty.add((role, number))
@@ -661,6 +917,7 @@ class Sums:
         first, end = pages
         if end - first == 1 and len(buffers) == 1:
             self._views[role][first] = self._value(role, first, buffers[0])
+            self._changes[role].append(first)
             self._dirty.add((role, first // ENTRIES))
             return
         self._set(role, first, self._values(role, first, buffers), end - first)
@@ -721,6 +978,7 @@ class Sums:
         pages = offsets - self._begin >> PAGE_SHIFT
         contents = [write[1][0] for write in single]
         self._tables[role][pages] = sums_of(contents, pages.astype(np.uint32), self._seeds[role])
+        self._changes[role].append(pages)
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 
     async def write(
@@ -815,6 +1073,7 @@ class Sums:
                 self._note_changed(role, found)
 
     def _note_changed(self, role: Role, pages: NDArray[np.int64]) -> None:
+        self._changes[role].append(pages)
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 
     async def _cells_of(

@@ -58,9 +58,9 @@ async def test_room_that_create_kept_is_used_and_given_back(layout: str, copies:
     assert config.regions.data == before.regions.data
     assert config.regions.sums == (
         before.regions.table.end,
-        copies * config.regions.sum_table_bytes,
+        config.regions.sums_bytes(copies),
     )
-    assert config.needs == ("ends", "sums")
+    assert config.needs == ("ends", "sums", "sums.tail")
     async with open_array(members) as array:
         await array.set("sums", "off")
         after, report = array.member_set.config, array.status()["sums"]
@@ -90,10 +90,10 @@ async def test_the_free_tail_of_the_image_gives_room(layout: str) -> None:
     config = await _switched(members, content)
     data, sums = config.regions.data, config.regions.sums
     assert (data.offset, sums.offset) == (before.regions.data.offset, data.end)
-    assert sums.length == (3 if layout == "rdp" else 1 + (layout != "raid0")) * 4096
+    assert sums.length == (3 if layout == "rdp" else 1 + (layout != "raid0")) * 8192
     assert sums.end <= before.regions.data.end
     async with open_array(members) as array:
-        assert size - (40 << 10) < array.size_bytes < size
+        assert size - (64 << 10) < array.size_bytes < size
 
 
 async def test_an_image_of_a_limited_size_keeps_its_size() -> None:
@@ -115,7 +115,7 @@ async def test_what_is_in_the_way_is_named_with_the_bytes_that_are_needed() -> N
         table = VolumeTable((_volume("last", (Extent(size - 8192, 8192),)),))
         await array.member_set.update(lambda config: replace(config, volumes=table))
         config = array.member_set.config
-        with pytest.raises(UsageError, match="no room for checksums, 8192 bytes") as caught:
+        with pytest.raises(UsageError, match="no room for checksums, 16384 bytes") as caught:
             await array.set("sums", "on")
         assert caught.value.reason == Reason.ARRAY_FULL
         assert "volume last" in str(caught.value)

@@ -44,7 +44,9 @@ WRONG: list[Any] = [
     {},
     {"algorithm": 1, "copies": 2},
     {**SUMS, "copies": 0},
-    {**SUMS, "copies": 3},  # the region has room for two
+    {**SUMS, "copies": 5},  # the region has no room for them
+    {**SUMS, "tail": 4096},  # and "sums.tail" is not needed
+    {**SUMS, "tail": -4096},
     {**SUMS, "copies": True},
     {**SUMS, "seed": -1},
     {**SUMS, "seed": 1 << 32},
@@ -61,8 +63,21 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("values", WRONG)
 async def test_impossible_checksums_are_refused_and_nothing_written(values: Any) -> None:
     members = await ram_array("raid5", 4, sums=True)
-    await change(members, lambda c: c.with_job("sums", values))
+    await change(members, lambda c: replace(c.with_job("sums", values), needs=("sums",)))
     await _refused(members, "its unfinished 'sums' is impossible")
+
+
+async def test_checksums_without_tails_are_kept_as_they_were_made() -> None:
+    members = await ram_array("raid5", 4, sums=True)
+    await change(members, lambda c: replace(c.with_job("sums", SUMS), needs=("sums",)))
+    for _ in range(2):
+        async with open_array(members) as array:
+            await array.write(0, random.Random(1).randbytes(SIZE // 2))
+            await array.write(8192, b"part of a page")
+            await check_whole(array)
+            check_calm([array], "without tails")
+    after = await config_on(members[0])
+    assert (after.jobs["sums"], after.needs) == (SUMS, ("sums",))
 
 
 async def test_checksums_that_earlier_programs_would_not_refuse_are_refused() -> None:
@@ -316,7 +331,7 @@ async def test_a_new_identity_keeps_the_seed() -> None:
     after = await config_on(members[0])
     assert after.array_uuid != before.array_uuid
     assert isinstance(sums_of(after), StoredSums)
-    assert (sums_of(after), after.needs) == (sums_of(before), ("sums",))
+    assert (sums_of(after), after.needs) == (sums_of(before), ("sums", "sums.tail"))
 
 
 async def test_a_member_that_joins_holds_no_checksums() -> None:

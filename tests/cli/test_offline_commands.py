@@ -109,18 +109,18 @@ def test_image_size_limits_the_image() -> None:
 def test_create_reserves_checksums() -> None:
     plan = run_json(f"create --layout raid5 --size 4MiB --sums on -n {' '.join(MEMBERS)}")
     without = run_json(f"create --layout raid5 --size 4MiB -n {' '.join(MEMBERS)}")
-    assert (plan["sums_bytes"], without["sums_bytes"]) == (8192, 0)
+    assert (plan["sums_bytes"], without["sums_bytes"]) == (16384, 0)
     assert plan["metadata"] >= without["metadata"]
     large = f"create --layout raid5 --size 1GiB -n {' '.join(MEMBERS)}"
     assert run_json(large) == run_json(f"{large} --sums on")
     assert run_json(large)["sums_bytes"] > 0
     run("create --layout raid1 --size 64MiB large0.img large1.img")
     (document,) = run_json("examine large0.img")["members"]
-    assert (document["sums_room"], "sums" in document["regions"]) == (2 * 57344, False)
+    assert (document["sums_room"], "sums" in document["regions"]) == (2 * (57344 + 8192), False)
     for name in ("large0.img", "large1.img"):
         Path(name).unlink()
     line = f"create --layout raid5 --size 4MiB --sums on -n {' '.join(MEMBERS)}"
-    assert "metadata with 8 KiB for checksums" in run(line).stdout
+    assert "metadata with 16 KiB for checksums" in run(line).stdout
     assert contents() == {}
     made = create("--sums on")
     assert made["size"] == plan["size"]

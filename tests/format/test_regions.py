@@ -57,7 +57,13 @@ def test_regions_fit_in_order_with_room_for_growth(
     assert regions.pages("bitmap").pages * PAYLOAD_BITS * MIB >= size
     assert regions.table.length == 0
     table = -(-regions.data.length // 4096 // 1008) * 4096  # 8 sectors of 126 sums in a page
-    assert (regions.sum_table_bytes, regions.sums.length) == (table, copies * table)
+    tail = min(-(-table // 8 // 4096) * 4096, 16 << 20)
+    assert (regions.sum_table_bytes, regions.sums.length) == (table, copies * (table + tail))
+    if copies:
+        assert regions.sum_tail_bytes(copies) == tail
+        tails = [regions.sum_tail_offset(copy, copies, tail) for copy in range(copies)]
+        behind = regions.sums.offset + copies * table
+        assert tails == [behind + copy * tail for copy in range(copies)]
     assert ("sums" in regions.named()) == (copies > 0)
     held = [regions.sum_table_offset(copy) for copy in range(copies)]
     assert held == [regions.sums.offset + copy * table for copy in range(copies)]
@@ -72,10 +78,10 @@ def test_a_member_of_1_mib_keeps_most_of_it_for_data() -> None:
     ("member_bytes", "copies", "sums", "data"),
     [  # data begins at the next whole 16 KiB, or MiB
         (MIB, 0, (0, 0), (272 * KIB, 752 * KIB)),
-        (MIB, 2, (272 * KIB, 8 * KIB), (288 * KIB, 736 * KIB)),
-        (64 * MIB, 2, (8352 * KIB, 112 * KIB), (9 * MIB, 55 * MIB)),
-        (64 * MIB, 3, (8352 * KIB, 168 * KIB), (9 * MIB, 55 * MIB)),
-        (TIB, 1, (330144 * KIB, 1063836 * KIB), (1363 * MIB, 1047213 * MIB)),
+        (MIB, 2, (272 * KIB, 16 * KIB), (288 * KIB, 736 * KIB)),
+        (64 * MIB, 2, (8352 * KIB, 128 * KIB), (9 * MIB, 55 * MIB)),
+        (64 * MIB, 3, (8352 * KIB, 192 * KIB), (9 * MIB, 55 * MIB)),
+        (TIB, 1, (330144 * KIB, 1080204 * KIB), (1379 * MIB, 1047197 * MIB)),
     ],
 )
 def test_checksums_take_4_bytes_for_each_page_and_copy(

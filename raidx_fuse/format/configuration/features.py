@@ -24,6 +24,7 @@ ENDS = "ends"
 FEATURES: dict[str, str] = {
     ENDS: "superblocks also at the end of members of 64 MiB and more: for ever, from its creation",
     "sums": "each write changes checksums (sums.py); a write without them damages what it writes",
+    "sums.tail": "checksums that changed are in a tail (sum_tail.py), not in their table yet",
 }
 """The features that this program knows, and what of an array each of them changes."""
 

@@ -1,7 +1,8 @@
 """Checksums of the members' data, as a configuration says that the array has them.
 
     jobs.sums      how they are computed: `StoredSums`
-    needs          "sums": programs that know none refuse the array
+    needs          "sums": programs that know none refuse the array; "sums.tail": so do those that
+                   know no tails of tables
     settings.sums  "on": they are kept up to date with every write, and compared
     regions.sums   where every member has its copies of the tables
 
@@ -19,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 from raidx_fuse.errors import OtherVersionError
-from raidx_fuse.format.configuration.codec import encode
+from raidx_fuse.format.configuration.codec import Stored, encode
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, uuid_bytes
-from raidx_fuse.format.regions import NO_REGION, Region
+from raidx_fuse.format.regions import NO_REGION, PAGE_BYTES, Region
 from raidx_fuse.format.shapes import sum_copies_of
 from raidx_fuse.settings import SUMS
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 KEY = "sums"
 """The key among the `jobs` of a configuration, and the name of the feature."""
+TAIL = "sums.tail"
+"""The name of the feature that tables have tails."""
 ALGORITHM = 1  # CRC-32C; see FORMAT.md
 SEED_MAX = (1 << 32) - 1
 
@@ -56,7 +59,8 @@ class StoredSums:
     """How sums are computed and where they lie.
 
     The number of the *algorithm*, the *copies* of each table, the random *seed*, the *tables* by
-    role, and how many numbers were ever *given* to a table.
+    role, how many numbers were ever *given* to a table, and the bytes of the *tail* of each, 0 if
+    they have none.
     """
 
     algorithm: int
@@ -64,6 +68,7 @@ class StoredSums:
     seed: int
     tables: tuple[SumTable, ...] = ()
     given: int = 0
+    tail: Annotated[int, Stored(optional=True)] = 0
 
     def is_consistent(self, width: int) -> bool:
         """Return whether *width* roles have tables, each in slots of its own."""
@@ -229,12 +234,12 @@ def with_sums(config: ArrayConfig, copies: int, seed: str) -> ArrayConfig:
 
     They are empty. *seed* is a random UUID, which no other checksums of the array had.
     """
-    empty = StoredSums(algorithm=ALGORITHM, copies=copies, seed=seed_from(seed))
+    tail = config.regions.sum_tail_bytes(copies)
+    empty = StoredSums(algorithm=ALGORITHM, copies=copies, seed=seed_from(seed), tail=tail)
     vacant = config.vacant_roles()
     joined = [VACANT if role in vacant else None for role in range(config.width)]
     config = with_tables(config, reassigned(empty, joined))
-    settings, needs = {**config.settings, SUMS: "on"}, tuple(sorted({*config.needs, KEY}))
-    return replace(config, settings=settings, needs=needs)
+    return replace(config, settings={**config.settings, SUMS: "on"})
 
 
 def without_sums(config: ArrayConfig) -> ArrayConfig:
@@ -249,7 +254,7 @@ def without_sums(config: ArrayConfig) -> ArrayConfig:
         members = tuple(replace(record, reads_zero=False) for record in members)
     return replace(
         config.without_job(KEY),
-        needs=tuple(name for name in config.needs if name != KEY),
+        needs=tuple(name for name in config.needs if name not in (KEY, TAIL)),
         regions=replace(config.regions, sums=NO_REGION),
         settings={**config.settings, SUMS: "off"},
         members=members,
@@ -285,7 +290,8 @@ def usable_by_all(config: ArrayConfig) -> int:
 
 def with_tables(config: ArrayConfig, sums: StoredSums) -> ArrayConfig:
     """Return *config* with *sums*, whose tables are those of its roles."""
-    return config.with_job(KEY, encode(sums))
+    needs = {*config.needs, KEY} | {TAIL} if sums.tail else {*config.needs, KEY} - {TAIL}
+    return replace(config.with_job(KEY, encode(sums)), needs=tuple(sorted(needs)))
 
 
 def are_possible(config: ArrayConfig) -> bool:
@@ -305,8 +311,11 @@ def are_possible(config: ArrayConfig) -> bool:
         0 <= sums.seed <= SEED_MAX
         and sums.copies >= 1
         and sums.is_consistent(config.width)
+        and 0 <= sums.tail <= regions.sum_tail_bytes(sums.copies)
+        and sums.tail % PAGE_BYTES == 0
         and sums.copies * regions.sum_table_bytes <= regions.sums.length
         and max(config.params.get("chunk_counts", (0,)))
         <= regions.data.length // config.chunk_bytes
         and KEY in config.needs
+        and (TAIL in config.needs) == bool(sums.tail)
     )

@@ -110,8 +110,9 @@ class Hardware:
 
     *members*: models, perhaps with own numbers, as behind ``model=`` in a member's spec: "hdd",
     "ssd,read_mb_s=445,write_mb_s=135". *size_bytes*: of the image, None: all that fits.
-    *log_bytes*: of the log on each member, None: as `raidx create` makes it. *with_volume*: it has
-    one volume, the whole image. *seed*: of the first member's rotation; those of the others follow.
+    *log_bytes*: of the log on each member, None: as `raidx create` makes it. *sums*: it has
+    checksums, which need loads of zeros unless the content is kept. *with_volume*: it has one
+    volume, the whole image. *seed*: of the first member's rotation; those of the others follow.
     *settings*: those of `raidx set`.
     """
 
@@ -123,6 +124,7 @@ class Hardware:
     params: Mapping[str, object] = field(default_factory=dict)
     size_bytes: int | None = None
     log_bytes: int | None = None
+    sums: bool = False
     with_volume: bool = True
     keeps_content: bool = False
     seed: int = 0
@@ -186,6 +188,7 @@ async def modelled_array(
         now_s=0,
         size_bytes=hardware.size_bytes,
         log_bytes=hardware.log_bytes,
+        sums=hardware.sums,
         with_volume=hardware.with_volume,
         both_ends=False,  # no front is lost here, and places are those of all published figures
         uuid_source=lambda: str(uuid.UUID(int=chance.getrandbits(128), version=4)),

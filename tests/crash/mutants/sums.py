@@ -7,6 +7,7 @@ from tests.crash.mutants.mutant import Mutant
 SUMS = "raidx_fuse/store/sums.py"
 MEND = "raidx_fuse/engine/write/mend.py"
 TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
+TAIL_TESTS = ("tests/engine/test_sum_tail.py",)
 LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid0+sums:none:beside", "raid5+sums:none:beside", "raid1+sums:none:beside")
@@ -202,8 +203,8 @@ MUTANTS = (
     Mutant(
         "sums-of-marked-regions-saved-as-none",
         SUMS,
-        "            entries = np.where(entries == 0, past, entries)\n",
-        "            pass\n",
+        "    kept: Values = np.where(values == 0, past, values)\n",
+        "    kept: Values = values\n",
         "a second crash, before the resync, takes what rotted beside the first for right",
         OFF,
         TESTS,
@@ -274,7 +275,7 @@ MUTANTS = (
     Mutant(
         "new-member-without-sums",
         SUMS,
-        "np.flatnonzero(used).tolist())\n        await self.save()\n",
+        "np.flatnonzero(used).tolist())\n            self._tails[role].is_due = True\n",
         "np.flatnonzero(used).tolist()[:0])\n",
         "there is one copy less than the layout can lose members",
         REPLACED,
@@ -283,7 +284,7 @@ MUTANTS = (
     Mutant(
         "tables-take-room-unasked",
         SUMS,
-        "            self.reserve(self._dirty)\n",
+        "        self.reserve(self._dirty | self._whole)\n",
         "",
         "a table that is saved on a full host costs its member",
         FULL,
@@ -403,6 +404,51 @@ MUTANTS = (
         "a table is saved with the sum of a record that a cut drops",
         LOGGED,
         TESTS,
+    ),
+    Mutant(
+        "tail-begins-anew-before-its-table-is-durable",
+        SUMS,
+        "        await self.member_set.sync()  # before the first sector is overwritten\n",
+        "",
+        "a cut leaves old pages of the table, and the tail does not have their sums any more",
+        LOGGED,
+        TAIL_TESTS,
+    ),
+    Mutant(
+        "tail-is-not-laid-over-its-table",
+        SUMS,
+        "        tail.lay_over(sums, newest, first)\n",
+        "",
+        "what was saved to the tail is forgotten by the next start",
+        LOGGED,
+        TAIL_TESTS,
+    ),
+    Mutant(
+        "tail-counts-whatever-its-generation",
+        "raidx_fuse/store/sum_tail.py",
+        ">= newest[at // SUMS_PER_SECTOR]",
+        ">= 0",
+        "sums of an earlier turn come back over those of the table",
+        LOGGED,
+        TAIL_TESTS,
+    ),
+    Mutant(
+        "table-is-saved-with-the-generation-of-the-tail",
+        SUMS,
+        "generations[at] = tail.new_generation()",
+        "generations[at] = tail.generation",
+        "older sums that the tail has come back over a page of the table that was saved whole",
+        LOGGED,
+        TAIL_TESTS,
+    ),
+    Mutant(
+        "lost-part-of-a-tail-is-passed-over",
+        SUMS,
+        "        if tail.take(copies, others):\n            return\n",
+        "        tail.take(copies, others)\n        return\n",
+        "sums of the table count of which newer ones were lost",
+        ROT,
+        TAIL_TESTS,
     ),
     Mutant(
         "judged-by-what-was-read",
