@@ -143,7 +143,7 @@ MUTANTS = (
         "                        sums.note(role, position, buffers, length)\n",
         "                        pass\n",
         "what was written past the log is taken for rot",
-        PAST,
+        ("raid1+sums:none:rot", "raid0+sums:none:remounts", "raid5+sums:none:rot"),
         TESTS,
     ),
     Mutant(
