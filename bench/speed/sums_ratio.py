@@ -3,12 +3,16 @@
     python bench/speed/sums_ratio.py                    mounted arrays, and the engine alone
     python bench/speed/sums_ratio.py --only engine      RAM members: no FUSE, no kernel
     python bench/speed/sums_ratio.py --only mounted --seconds 1
+    python bench/speed/sums_ratio.py --only virtual     modelled disks, an image of 64 GiB
 
 The *mounted* rows have bars: each mounts two arrays, writes all of both, and runs fio on them in
 turn, as `logged_writes.py` does; the ratio is taken within the round. The *engine* rows are the
 processor time of a request in one process, which shows the largest ratio: through a mount, every
 request also pays for the kernel and the FUSE front end. A row *log* is of arrays with their log, a
-*burst* as in `logged_writes.py`; the others have none.
+*burst* as in `logged_writes.py`; the others have none. The *virtual* rows are in virtual time, the
+same on every machine: what the requests wait for the members, without any processor time. They run
+only if asked for, for minutes. Tables of checksums are in memory (*cached*), or are read, both
+copies, with nearly each request.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -31,6 +36,9 @@ from logged_writes import PLAIN5, RAID5, UNMARKED_S, Pair, Setup, compare
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
+from raidx_fuse.lab.experiments.simulate import Experiment, simulate
+from raidx_fuse.lab.loads.request import Block, Load, block_of
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -55,6 +63,53 @@ ENGINE = (
     ("4 KiB write, log, burst", "partial", 4 * KIB, True, 1000, True),
     ("4 KiB write, log", "partial", 4 * KIB, True, 16_000, False),
 )
+
+GIB = 1 << 30
+VIRTUAL_GIB = 64
+# title, model, whether it writes, whether the tables are cached, requests, depth, bar
+VIRTUAL = (
+    ("4 KiB random write, ssd", "ssd", True, True, 40_000, 16, 0.8),
+    ("4 KiB cold read, cached", "hdd", False, True, 1500, 4, 0.95),
+    ("4 KiB cold read, hdd", "hdd", False, False, 1500, 4, 0.55),
+    ("4 KiB cold read, ssd", "ssd", False, False, 3000, 4, 0.8),
+)
+
+
+def _load(block: Block, _size: int) -> Load:
+    return [block]
+
+
+def virtual() -> list[Line]:
+    """Return the lines of modelled disks."""
+    lines = []
+    for title, model, writes, cached, count, depth, bar in VIRTUAL:
+        rng = random.Random(7)
+        pages = [rng.randrange(VIRTUAL_GIB * GIB // (4 * KIB)) for _ in range(count)]
+        block = block_of([(0.0, writes, page * 4 * KIB, 4 * KIB) for page in pages])
+
+        async def prepare(array: Array, cached: bool = cached) -> None:
+            sums = array.member_set.sums
+            if sums is not None and cached:
+                for role in range(MEMBERS):
+                    await sums.load_table(Role(role))
+
+        rates = []
+        for has_sums in (False, True):
+            experiment = Experiment(
+                layout="raid5",
+                members=(model,) * MEMBERS,
+                member_bytes=(VIRTUAL_GIB // (MEMBERS - 1) + 2) * GIB,
+                size_bytes=VIRTUAL_GIB * GIB,
+                sums=has_sums,
+                load=partial(_load, block),
+                depth=depth,
+                prepare=prepare,
+            )
+            rates.append(float(simulate(experiment)["rate"]))
+        ratio = rates[1] / rates[0]
+        words = f"{rates[1]:,.0f}/s"
+        lines.append(Line(title, "raid5+sums", words, ratio, ratio, ratio, bar=bar, unit="x"))
+    return lines
 
 
 async def start(stack: AsyncExitStack, journal: str, *, sums: bool) -> Array:
@@ -123,13 +178,15 @@ def mounted(rounds: int, seconds: float, directory: str) -> list[Line]:
 def main() -> int:
     """Measure, print, and return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=("mounted", "engine"), help="only these rows")
+    parser.add_argument("--only", choices=("mounted", "engine", "virtual"), help="only these")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a sustained load")
     parser.add_argument("--directory", default="/dev/shm", help="folder for members and files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     lines: list[Line] = []
+    if options.only == "virtual":
+        return print_lines(virtual(), as_json=options.json)
     if options.only != "engine":
         lines += mounted(options.rounds, options.seconds, options.directory)
     if options.only != "mounted":
