@@ -1,8 +1,11 @@
-"""Pages that the code gives back, and that contradict the sum of their place (store/sums.py).
+"""What pages that have no sum are, by the sums of others (store/sums.py).
 
-A survivor whose page has no sum may have given wrong bytes. If the code tolerates more losses than
-there are, the page is solved again without each of those survivors, then without two of them, and
-so on. What fits the sum is right.
+A page that the code gives back, and that contradicts its sum, may come from a survivor without a
+sum that gave wrong bytes. If the code tolerates more losses than there are, it is solved again
+without each of those survivors, then without two of them, and so on. What fits the sum is right.
+
+A page without a sum, of which a part is to stay, gets that of what the code gives back, if all that
+this comes from have sums. Then it is read, and healed, like any other.
 """
 
 from __future__ import annotations
@@ -32,15 +35,7 @@ async def solve_otherwise(
     """
     role, begin = context.position(stripe, cell)
     for plan in await _plans(context, sums, stripe, cell, at):
-        pages = {source: np.empty(PAGE_BYTES, np.uint8) for source in plan.reads}
-        reads: list[MemberRead] = []
-        for source, page in pages.items():
-            place, start = context.position(stripe, source)
-            reads.append((place, start + at, [page.data], PAGE_BYTES))
-        await context.member_set.read(reads, background=True)
-        content: Bytes = np.zeros(PAGE_BYTES, np.uint8)
-        (output,) = plan.outputs
-        combine(content, [pages[source] for source in output.old])
+        content = await _solved(context, stripe, plan, at)
         await sums.load([(role, begin + at, (), PAGE_BYTES)])
         if sums.fits(role, begin + at, content.data):
             return content
@@ -56,11 +51,9 @@ async def _plans(
     lost = member_set.lost_cells(stripe, at, at + PAGE_BYTES)
     suspects = 0
     for survivor in cells_of(code.all_mask & ~(lost | unwritten)):
-        role, begin = context.position(stripe, survivor)
-        if role < 0 or member_set.overlay.covers(role, begin + at, begin + at + PAGE_BYTES):
-            continue
-        await sums.load([(role, begin + at, (), PAGE_BYTES)])
-        if sums.lacks(role, begin + at, PAGE_BYTES):
+        if context.position(stripe, survivor)[0] < 0:
+            continue  # of the other layout of a restripe
+        if not await _is_known(context, sums, stripe, survivor, at):
             suspects |= 1 << survivor
     columns = sorted({code.column_of[suspect] for suspect in cells_of(suspects)})
 
@@ -74,3 +67,60 @@ async def _plans(
                     continue
 
     return plans()
+
+
+async def give_sum(
+    context: ArrayContext, sums: Sums, stripe: Stripe, cell: CellIndex, at: int
+) -> bool:
+    """Let the page of a data *cell* from byte *at* on have a sum; return whether it has one.
+
+    The lock of *stripe* is held, and it awaits no resync. Raises MemberLostError, MemberError.
+    """
+    member_set = context.member_set
+    role, begin = context.position(stripe, cell)
+    lost = member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+    says = role not in member_set.lost_at(stripe) or context.says_what_is_lost(stripe, cell)
+    if says and await _is_known(context, sums, stripe, cell, at):
+        return True
+    if stripe in context.dirty_bitmap.torn:
+        return False
+    await context.journal.settle((stripe,))
+    try:
+        plan = read_plan(context.code, 1 << cell, lost | 1 << cell, context.unwritten_cells(stripe))
+    except Unrecoverable:
+        return False
+    for source in plan.reads:
+        if not await _is_known(context, sums, stripe, source, at):
+            return False
+    content = await _solved(context, stripe, plan, at)
+    if says:
+        await sums.load([(role, begin + at, (), PAGE_BYTES)])
+        if not await _is_known(context, sums, stripe, cell, at):
+            sums.fill(role, begin + at, content.data)
+    return True
+
+
+async def _is_known(
+    context: ArrayContext, sums: Sums, stripe: Stripe, cell: CellIndex, at: int
+) -> bool:
+    """Return whether the page of *cell* from byte *at* on has a sum, or comes from the log."""
+    role, begin = context.position(stripe, cell)
+    overlay = context.member_set.overlay
+    if overlay.covers(role, begin + at, begin + at + PAGE_BYTES):
+        return not overlay.is_doubted(role, begin + at)
+    await sums.load([(role, begin + at, (), PAGE_BYTES)])
+    return not sums.lacks(role, begin + at, PAGE_BYTES)
+
+
+async def _solved(context: ArrayContext, stripe: Stripe, plan: BandPlan, at: int) -> Bytes:
+    """Return the page from byte *at* on that *plan* solves."""
+    pages = {source: np.empty(PAGE_BYTES, np.uint8) for source in plan.reads}
+    reads: list[MemberRead] = []
+    for source, page in pages.items():
+        role, begin = context.position(stripe, source)
+        reads.append((role, begin + at, [page.data], PAGE_BYTES))
+    await context.member_set.read(reads, background=True)
+    content: Bytes = np.zeros(PAGE_BYTES, np.uint8)
+    (output,) = plan.outputs
+    combine(content, [pages[source] for source in output.old])
+    return content

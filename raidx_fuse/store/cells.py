@@ -26,7 +26,7 @@ ranges in which an earlier write may still land, the second try, and who is fail
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
@@ -37,10 +37,10 @@ import trio
 from raidx_fuse.errors import MemberError, RaidxError
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
-from raidx_fuse.store.io_tuples import MemberIO
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.stripe_locks import StripeLocks
-from raidx_fuse.store.sums import GivenSums, Values
+from raidx_fuse.store.sums import GivenSums, Page, Values
 
 
 class Cover(Enum):
@@ -106,16 +106,18 @@ class Cells:
         *,
         background: bool = True,
         given: Sequence[GivenSums] | None = None,
+        unverified: Collection[Page] = (),
     ) -> None:
         """Write *requests* to cells of *stripes* under *cover*, with the sums that are *given*.
 
-        With MARKED the caller is in a block of `marked`, if a resync has to finish what a crash
-        interrupts. Raises as `MemberSet.write`, and what `Absences` raises.
+        The *unverified* pages get none. With MARKED the caller is in a block of `marked`, if a
+        resync has to finish what a crash interrupts. Raises as `MemberSet.write`, and what
+        `Absences` raises.
         """
         member_set, sums = self.member_set, self.member_set.sums
         write = member_set.write
         if sums is not None:
-            write = partial(sums.write, given=given)
+            write = partial(sums.write, given=given, unverified=unverified)
         if cover is Cover.SAME:
             async with self.marked(stripes):
                 await self.absences.before_write(stripes)
@@ -205,3 +207,7 @@ class Cells:
                 sums.note_all(gone)
             if same:
                 await self.write(same, Cover.LOGGED)
+        if sums is not None and member_set.overlay.frozen_unverified:
+            await sums.forget(
+                (role, at, (), PAGE_BYTES) for role, at in member_set.overlay.frozen_unverified
+            )

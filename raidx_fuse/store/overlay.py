@@ -9,7 +9,7 @@ home places. A read takes the member's content, then frozen over it, then curren
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,17 @@ Pages = dict[int, Any]  # role << _ROLE_SHIFT | page -> whole buffer, Span or Pi
 
 
 class Overlay:
-    """Logged content of all roles; *held_bytes* is an upper bound of the memory of *current*."""
+    """Logged content of all roles; *held_bytes* is an upper bound of the memory of *current*.
 
-    __slots__ = ("current", "frozen", "held_bytes")
+    *unverified* and *frozen_unverified* are the pages, (role, byte offset), that get no sum when
+    the layer is placed.
+    """
+
+    __slots__ = ("current", "frozen", "frozen_unverified", "held_bytes", "unverified")
 
     def __init__(self) -> None:
+        self.unverified: set[tuple[Role, int]] = set()
+        self.frozen_unverified: set[tuple[Role, int]] = set()
         self.current: Pages = {}
         self.frozen: Pages = {}
         self.held_bytes = 0
@@ -53,6 +59,15 @@ class Overlay:
             self.current[role << _ROLE_SHIFT | offset >> PAGE_SHIFT] = data
         else:
             self._put(self.current, role, offset, data)
+
+    def doubt(self, places: Iterable[tuple[Role, int]]) -> None:
+        """Give the pages at *places* (role, byte offset) no sum when they are placed."""
+        self.unverified.update(places)
+
+    def is_doubted(self, role: Role, offset: int) -> bool:
+        """Return whether the page at byte *offset* of *role* gets no sum when it is placed."""
+        place = role, offset
+        return place in self.unverified or place in self.frozen_unverified
 
     def put_places(
         self, pages: Pages, roles: Numbers, offsets: Numbers, size: int, view: memoryview
@@ -259,11 +274,13 @@ class Overlay:
     def freeze(self) -> None:
         """Make *current* the frozen layer; the former frozen layer must have been dropped."""
         self.frozen, self.current = self.current, {}
+        self.frozen_unverified, self.unverified = self.unverified, set()
         self.held_bytes = 0
 
     def drop_frozen(self) -> None:
         """Forget the frozen layer: all of it is at its home places."""
         self.frozen = {}
+        self.frozen_unverified = set()
 
     def frozen_writes(self, roles: Collection[Role]) -> Iterator[dict[Role, list[Placed]]]:
         """Yield the writes of the frozen layer by role, in rounds with one portion of each role.

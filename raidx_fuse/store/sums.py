@@ -23,10 +23,12 @@ read, and of each sector the newest counts: a copy that missed a write, or lies 
 member, costs nothing.
 
 Laws:
- 1. A page is written whole, so its old bytes are verified before, if the page had a sum. Requests
-    for parts of pages are made whole before they are planned (engine/write/write.py), first writes
-    fill their chunks. Not held yet: parts of pages that had no sum, parities and rebuilt cells that
-    come from such pages, get one all the same.
+ 1. A page is written whole, and its old bytes are verified before. Requests for parts of pages are
+    made whole before they are planned (engine/write/write.py), first writes fill their chunks. An
+    old page that has no sum gets that of what the code gives back, if all of that has sums; else
+    the new page gets none, nor the parities that come from it (`Overlay.doubt`), until a scrub. Not
+    held yet: where whole pages are written, parities that come from other pages without a sum, and
+    what the log redoes, get one all the same.
  2. A sum is set before the first byte of its page is written, in the same step. Until an
     asynchronous write has ended, its pages are *in flight*: what is read there meanwhile is read
     again (healthy reads take no lock).
@@ -50,6 +52,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Sequence,
@@ -987,10 +990,12 @@ class Sums:
         *,
         background: bool,
         given: Sequence[GivenSums] | None = None,
+        unverified: Collection[Page] = (),
     ) -> None:
         """Set the sums of *requests* and write them as `MemberSet.write` does. Raises as it does.
 
-        They are those that are *given*, for all pages, else computed. If it raises, what the places
+        They are those that are *given*, for all pages, else computed, and none for the *unverified*
+        pages. If it raises, what the places
         hold is not known, and they have no sum.
         """
         await self.load(requests)
@@ -999,6 +1004,8 @@ class Sums:
         flight = _Flight(
             self.note_all(requests) if given is None else self._note_given(requests, given)
         )
+        for role, page in unverified:
+            self._set(role, page, 0, 1)
         self._flights.append(flight)
         try:
             await self.member_set.write(requests, background=background)

@@ -195,3 +195,49 @@ async def test_what_is_discarded_while_a_member_is_absent_has_no_sums() -> None:
         for at in range(0, 12 * CHUNK, CHUNK):
             role, place = where(array, at)
             assert sums.lacks(role, place, PAGE) == (3 * CHUNK <= at < 9 * CHUNK)
+
+
+@pytest.mark.parametrize("journal", ["partial", "none"])
+async def test_a_part_of_a_page_without_a_sum_is_written_beside_what_the_code_gives_back(
+    journal: str,
+) -> None:
+    members = await with_sums("raid5", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        await array.write(0, content)
+        await array.context.journal.drain()
+        role, at = forget(array, 0, 1)
+        members[role].memory[at + 9] ^= 1
+        await array.write(CHUNK + 100, b"new")
+        content = content[: CHUNK + 100] + b"new" + content[CHUNK + 103 :]
+        assert await array.read(0, 3 * CHUNK) == content[: 3 * CHUNK]
+        await array.context.journal.drain()
+        await _all_have_sums(array)
+        await parity_holds(array)
+
+
+@pytest.mark.parametrize("journal", ["partial", "full", "none"])
+async def test_nothing_that_was_not_verified_gets_a_sum(journal: str) -> None:
+    """Neither the page of which a part is written, nor its neighbour, has one: the code is mute."""
+    members = await with_sums("raid5", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        await array.write(0, content)
+        await array.context.journal.drain()
+        sums = array.member_set.sums
+        assert sums is not None
+        role, at = forget(array, 0, 1)
+        forget(array, 0, 2)
+        for _ in range(2):
+            await array.write(CHUNK + 100, b"new")
+            await array.context.journal.drain()
+            assert sums.lacks(role, at, PAGE)
+            parity = array.context.position(Stripe(0), CellIndex(3))
+            assert sums.lacks(*parity, PAGE)
+            assert not sums.lacks(parity[0], parity[1] + PAGE, PAGE)
+        content = content[: CHUNK + 100] + b"new" + content[CHUNK + 103 :]
+        assert await array.read(0, 3 * CHUNK) == content[: 3 * CHUNK]
+        await parity_holds(array)  # a scrub, which gives them sums
+        await _all_have_sums(array)

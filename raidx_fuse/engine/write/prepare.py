@@ -7,6 +7,7 @@ writes. Nothing here suspends, and nothing is written.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,13 +37,23 @@ class Piece:
 
     *ranges* has for each cell of the mask *touched* its first byte, its end byte, and where its
     byte 0 is in the request; negative for a cut first cell. *keeps*: bytes of the cells that it
-    writes whole are the old ones.
+    writes whole are the old ones. *unverified*: (cell, byte in it) of pages of which some are, and
+    nothing says that these are right.
     """
 
     stripe: Stripe
     touched: int = 0
     ranges: dict[CellIndex, tuple[int, int, int]] = field(default_factory=dict)
     keeps: bool = False
+    unverified: Sequence[tuple[CellIndex, int]] = ()
+
+    def unverified_places(self, context: ArrayContext) -> Iterator[tuple[Role, int]]:
+        """Yield (role, byte offset) of the *unverified* pages and of the parities from them."""
+        for cell, low in self.unverified:
+            for changed in (cell, *map(CellIndex, context.code.affects[cell])):
+                role, position = context.position(self.stripe, changed)
+                if role >= 0:
+                    yield role, position + low
 
     def content(self, view: memoryview, cell: CellIndex, low: int, high: int) -> memoryview:
         """Return the new bytes *low* .. *high* - 1 of *cell*; *view* is that of the request."""

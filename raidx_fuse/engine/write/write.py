@@ -23,6 +23,7 @@ from typing import Any
 from raidx_fuse.engine.access_stats import SAMPLE_MASK
 from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import give_sum
 from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
@@ -42,7 +43,7 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.laws import Law
-from raidx_fuse.layouts.numbers import Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import ZEROS
@@ -55,6 +56,7 @@ from raidx_fuse.store.io_tuples import (
     MemberRead,
     join,
 )
+from raidx_fuse.store.sums import Page, Sums
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
@@ -107,6 +109,12 @@ def _cache(context: ArrayContext, piece: Piece, view: memoryview) -> None:
     for cell, low, high in piece.parts():
         address = address_of(context.layout, piece.stripe, cell) + low
         context.cache.wrote(address, piece.content(view, cell, low, high))
+
+
+def _unverified_pages(context: ArrayContext, pieces: Sequence[Piece], sums: Sums) -> Sequence[Page]:
+    """Return the pages of *pieces*, whose requests go past the log, that get no sum."""
+    places = [place for piece in pieces for place in piece.unverified_places(context)]
+    return [sums.page_at(*place) for place in places]
 
 
 class _UnreadableError(Exception):
@@ -240,10 +248,13 @@ class Writer:
                 await context.dirty_bitmap.finish(stripes)
             if context.member_set.sums is not None and (offset | len(view)) & PAGE_MASK:
                 whole = {piece.stripe: piece.whole_cells(context.chunk_bytes) for piece in pieces}
-                offset, view = await self._whole_pages(offset, view)
+                offset, view, unverified = await self._whole_pages(offset, view)
                 pieces = split(context, offset, 0, len(view))
                 for piece in pieces:
                     piece.keeps = piece.whole_cells(context.chunk_bytes) != whole[piece.stripe]
+                    piece.unverified = [
+                        (cell, at) for s, cell, at in unverified if s == piece.stripe
+                    ]
             while not await self._write_stripes(pieces, stripes, view, offset):
                 pass
         finally:
@@ -253,36 +264,48 @@ class Writer:
                     context.forget_stripe(stripe)
             context.locks.release_all(stripes)
 
-    async def _whole_pages(self, offset: int, view: memoryview) -> tuple[int, memoryview]:
+    async def _whole_pages(
+        self, offset: int, view: memoryview
+    ) -> tuple[int, memoryview, list[tuple[Stripe, CellIndex, int]]]:
         """Return *view* at *offset* with what its first and last page hold beside it.
 
-        The locks of its stripes are held. Raises what the members raise, and UnrecoverableError if
-        a page of which a part stays is lost.
+        With them come (stripe, cell, byte in it) of those pages of which nothing says that they are
+        right: they have no sum, and the code cannot tell. The locks of its stripes are held. Raises
+        what the members raise, and UnrecoverableError if a page of which a part stays is lost.
         """
         begin, end = offset & ~PAGE_MASK, -(-(offset + len(view)) // PAGE_BYTES) * PAGE_BYTES
         whole = memoryview(bytearray(end - begin))
+        unverified = []
         for at in sorted({begin, end - PAGE_BYTES}):
-            if at < offset or at + PAGE_BYTES > offset + len(view):
-                await self._read_page(at, whole[at - begin :][:PAGE_BYTES])
+            if offset <= at and at + PAGE_BYTES <= offset + len(view):
+                continue
+            if not await self._read_page(at, whole[at - begin :][:PAGE_BYTES]):
+                chunk, low = divmod(at, self.context.chunk_bytes)
+                unverified.append((*self.context.layout.locate(chunk), low))
         whole[offset - begin :][: len(view)] = view
-        return begin, whole
+        return begin, whole, unverified
 
-    async def _read_page(self, at: int, page: memoryview) -> None:
-        """Fill *page* with the bytes of the image from *at* on; the lock of its stripe is held."""
-        context = self.context
+    async def _read_page(self, at: int, page: memoryview) -> bool:
+        """Fill *page* with the bytes of the image from *at* on; the lock of its stripe is held.
+
+        Returns whether they are verified, or known.
+        """
+        context, sums = self.context, self.context.member_set.sums
         chunk, low = divmod(at, context.chunk_bytes)
         stripe, cell = context.layout.locate(chunk)
         while True:
             if context.unwritten_cells(stripe) >> cell & 1 or chunk in context.bad_chunks:
                 page[:] = ZEROS[:PAGE_BYTES]
-                return
+                return True
             if context.member_set.lost_cells(stripe):
                 await context.member_set.unreadable.mend((stripe,))
                 await context.journal.settle((stripe,))
             reader = CellReader(context, background=False)
             try:
+                is_verified = sums is None or await give_sum(context, sums, stripe, cell, low)
                 reader.add(stripe, {cell: page}, low, PAGE_BYTES)
-                return await reader.run()
+                await reader.run()
+                return is_verified
             except MemberLostError:
                 continue
 
@@ -335,7 +358,7 @@ class Writer:
         for piece in pieces:
             state, touched = state_of(context, piece.stripe), piece.touched
             if route(state, touched, is_whole(context, state, piece)) is Route.LOG:
-                only = logs_data_only(state, shape_of(context, piece))
+                only = logs_data_only(state, shape_of(context, piece)) and not piece.unverified
                 if only and context.cache is not None:
                     only = not is_cached(context, piece.stripe, bands_of(piece.parts()))
                 (data_only if only else logged).append(piece)
@@ -386,10 +409,16 @@ class Writer:
                         self._require_bypass(direct)
                     context.traffic.past_log += 1
                     changed = [piece.stripe for piece in direct]
+                    sums = context.member_set.sums
+                    unverified = () if sums is None else _unverified_pages(context, direct, sums)
                     await context.cells.write(
-                        join(every[0].writes), Cover.MARKED, changed, background=False
+                        *(join(every[0].writes), Cover.MARKED, changed),
+                        background=False,
+                        unverified=unverified,
                     )
                 if await self._write_content(every[0], logged, every[1:], epoch):
+                    for piece in logged:
+                        context.journal.overlay.doubt(piece.unverified_places(context))
                     break
                 placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
                 direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]

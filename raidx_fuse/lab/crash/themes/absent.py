@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import trio
+
 from raidx_fuse.format.regions import PAGE_BYTES
 from raidx_fuse.lab.crash.hardware import CHUNK_BYTES, read_all
 from raidx_fuse.lab.crash.player import Player
@@ -27,6 +29,7 @@ from raidx_fuse.members.base import SECTOR_BYTES
 
 SLOW_JOB_BYTES = 8192  # a second: a rebuild lasts for several steps
 LIARS_SHARE = 0.7  # of the absences
+APART_S = (0.0, 0.001, 0.01, 0.05)  # between the begin of a checkpoint and writes
 
 
 async def theme_absent(player: Player) -> None:
@@ -82,9 +85,16 @@ class Absence:
             if rng.random() < 0.7:
                 length = rng.choice((SECTOR_BYTES, PAGE_BYTES, 3 * SECTOR_BYTES))
         draw = rng.random()
-        if draw < 0.6:
+        if draw < 0.4:
             await player.write(offset, length)
-        elif draw < 0.75:
+        elif draw < 0.65:
+            await player.write(offset, length)
+            async with trio.open_nursery() as nursery:  # a write beside a checkpoint
+                nursery.start_soon(player.array.context.journal.place)
+                for _ in range(rng.randint(1, 3)):
+                    await trio.sleep(rng.choice(APART_S))
+                    await player.write(*(self._absent_place() or (offset, length)))
+        elif draw < 0.8:
             await player.write(*player.place("stripe"), discard=True)
         else:
             await player.step()
@@ -119,9 +129,10 @@ class Absence:
         sums = player.array.member_set.sums
         assert sums is not None
         places = await self._places()
+        without = [place for place in places if not place[3]] or places
         if not places:
             return frozenset()
-        stripe, cell, inner, has_sum = rng.choice(places)
+        stripe, cell, inner, has_sum = rng.choice(without if rng.random() < 0.6 else places)
         role, begin = context.position(stripe, cell)
         at = begin + inner
         gone = context.layout.lost_cells(stripe, frozenset({self.role}))
@@ -198,7 +209,7 @@ class Absence:
         player, rng = self.player, self.player.rng
         begin = player.event
         with player.doing("rebuild"):
-            kind = rng.choice(("returns", "replaced", "spare"))
+            kind = rng.choice(("returns", "returns", "replaced", "spare"))
             disk = self.disk if kind == "returns" else player.new_disk()
             if kind == "spare":
                 await player.array.add_spare(player.disks[disk])
