@@ -50,6 +50,7 @@ from raidx_fuse.format.configuration.config import (
     ArrayConfig,
     MemberRecord,
 )
+from raidx_fuse.format.configuration.sums import sums_of, without_sums
 from raidx_fuse.format.log_record import HEAD, decode_holders, holder_of
 from raidx_fuse.format.pages import load_pages
 from raidx_fuse.format.regions import REGION_KINDS, SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS
@@ -210,6 +211,11 @@ async def plan(saved: Saved, members: Sequence[Member], permits: Permits) -> Res
     if _places(config) != _places(saved.config):  # content lies elsewhere since
         saved = replace(saved, members=tuple(replace(one, samples={}) for one in saved.members))
     found = _assign(saved, config, candidates, permits)
+    is_newest = config.clean or (permits.is_newest and head.epoch == saved.log_epoch)
+    if not (from_members or is_newest) and sums_of(config) is not None:
+        # They may have been off meanwhile, and say what pages were before that.
+        config = without_sums(config)
+        warnings.append(f"checksums begin anew: raidx set {config.name} sums=on")
     restored = []
     for one in candidates:
         record, how = found[one.position]

@@ -220,6 +220,27 @@ async def test_a_file_from_before_a_start_needs_a_word() -> None:
     await has_content(members, b"later" + CONTENT[5:])
 
 
+async def test_checksums_of_a_file_from_before_a_start_begin_anew() -> None:
+    members = await filled("raid5", sums=True)
+    saved = await saved_of(members)
+    content = bytes(8192) + CONTENT[8192:]
+    async with open_array(members) as array:  # what the tables say is of before
+        await array.set("sums", "off")
+        await array.write(0, content[:8192])
+    lose_front(*members)
+    done = await restored(saved, members, older=True)
+    assert any("checksums begin anew" in warning for warning in done.warnings)
+    async with open_array(members) as array:
+        assert array.member_set.sums is None
+        assert await array.read(0, len(content)) == content
+        await array.set("sums", "on")
+        for job in array.jobs.running():
+            await job.finished.wait()
+        assert await array.read(0, len(content)) == content
+        assert array.member_set.sums is not None
+        assert not array.member_set.sums.misfits
+
+
 async def test_a_file_from_before_a_change_is_found_out() -> None:
     members = await filled("raid5")
     saved = await saved_of(members)
