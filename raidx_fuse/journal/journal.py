@@ -743,7 +743,8 @@ class Journal:
         """
         await self.cells.write_frozen()
         await self.written.save_taken(pages)
-        await self.chunk_table.forget_sums(left)
+        if left:
+            await self.chunk_table.forget_sums(left)
         await self.cells.save_sums()
         if left and self.member_set.sums is not None:
             await self._barrier()

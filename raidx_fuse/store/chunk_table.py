@@ -489,6 +489,8 @@ class ChunkTable:
 
     def take_left(self) -> set[Place]:
         """Return where moves have left nothing, since the last call: a checkpoint begins."""
+        if not self._left:
+            return set()
         left, self._left = self._left, set()
         return {place for place in left if not self._has_content(place)}
 

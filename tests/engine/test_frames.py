@@ -29,7 +29,7 @@ PAGE = 4096
 CHUNK = 64 << 10
 PRODUCT = str(Path(raidx_fuse.__file__).parent) + os.sep
 BOUNDS = {
-    "partial": {"read": 13, "write": 52, "first": 157, "checkpoint": 339, "degraded": 74},
+    "partial": {"read": 13, "write": 52, "first": 157, "checkpoint": 342, "degraded": 74},
     "none": {"read": 9, "write": 25, "first": 241, "degraded": 70},
 }
 

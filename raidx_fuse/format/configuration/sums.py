@@ -152,8 +152,9 @@ def reassigned(sums: StoredSums, came_from: Sequence[int | None]) -> StoredSums:
             moved[other] += 1  # its other copies should stay where they are
             taken[other][taken[other].index(slot)] = place
             free[free.index(place)] = slot
-        if slot is None:  # there are too few members
-            slot = next((p for p in free if p not in taken[table]), free[0])
+        if slot is None:  # there are too few members: on its own one, rather than beside another
+            on = [role for role, _ in taken[table]]
+            slot = next((place for place in free if place[0] not in on), free[0])
         free.remove(slot)
         taken[table].append(slot)
     tables = (SumTable(number, tuple(slots)) for number, slots in zip(numbers, taken, strict=True))
