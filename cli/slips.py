@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from raidx_fuse.daemon import paths
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 
@@ -98,4 +99,4 @@ def _words(ctx: click.Context) -> list[str]:
 def _is_mounted(text: str) -> bool:
     mount, _array = mountpoint.split_array(text)
     found = mountpoint.find(mount)
-    return found is not None and found.fs_type == mountpoint.FUSE_TYPE
+    return paths.is_served(mount) or (found is not None and found.fs_type == mountpoint.FUSE_TYPE)

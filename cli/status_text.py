@@ -152,7 +152,7 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
 def sums_text(sums: SumsReport, out: Output) -> Text:
     """Return whether checksums are kept, and what they found since the mount."""
     if sums["state"] != "on":
-        room = sums.get("room")
+        room = sums.get("room_bytes")
         return Text(f"off, with room for {out.size(room)} on each member" if room else "off")
     found = [
         f"{plural(sums['misfits'], 'misfit')}, {sums['healed']} healed",

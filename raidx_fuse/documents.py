@@ -293,7 +293,7 @@ class Restore(TypedDict):
 class SumsReport(TypedDict):
     """Checksums of the members' data; absent where the array never had any.
 
-    * *state*: "on", or "off" while they are neither kept nor compared; *room*, while they are off:
+    * *state*: "on", or "off" while they are neither kept nor compared; *room_bytes*, while off:
       what each member has free for them (0: it would be taken from the end of the image).
     * Since the mount: *misfits*, pages that did not fit their checksums; *healed*, those of them
       that were written anew; *wrong_sums*, checksums that were wrong about right bytes, and were
@@ -301,7 +301,7 @@ class SumsReport(TypedDict):
     """
 
     state: str
-    room: NotRequired[Bytes]
+    room_bytes: NotRequired[Bytes]
     misfits: Count
     healed: Count
     wrong_sums: Count
@@ -956,7 +956,7 @@ class Examined(TypedDict):
     chunk_bytes: NotRequired[Bytes | None]
     size_bytes: NotRequired[Bytes | None]
     created_s: NotRequired[Seconds | None]
-    sums_room: NotRequired[Bytes]
+    sums_room_bytes: NotRequired[Bytes]
 
 
 class ExaminedMembers(TypedDict):

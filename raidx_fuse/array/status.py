@@ -83,6 +83,14 @@ def _action(array: RunningArray, word: str) -> str | None:
             "content back: attach the lost member again if it still exists, else write the places "
             "again; `raidx damage ARRAY` lists them"
         )
+    sums = array.member_set.sums
+    if sums is not None and sums.suspects:
+        count = len(sums.suspects)
+        what = "page does not fit its" if count == 1 else "pages do not fit their"
+        return (
+            f"{count} {what} checksum, and nothing has healed that so far: `raidx damage ARRAY` "
+            "lists what must be written again"
+        )
     if word == "degraded" and array.member_set.lost <= leaving_roles(array.member_set.config):
         return "the lost member leaves when the restripe ends: `raidx job ARRAY wait`"
     return None

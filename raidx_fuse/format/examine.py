@@ -93,7 +93,7 @@ async def examine(member: Member) -> dict[str, Any]:
         "member_uuid": superblock.member_uuid,
         "role": record.role,
         "state": record.state,
-        "sums_room": room_for_sums(config),
+        "sums_room_bytes": room_for_sums(config),
         "pages": await _pages(member, config, record.role),
         **config_to_dict(config),
     }

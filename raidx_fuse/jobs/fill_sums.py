@@ -184,13 +184,14 @@ async def _places(
     for role, offset, _, _ in sorted(places, key=lambda place: place[:2]):
         if lacking and not sums.lacks(role, offset, size):
             continue
-        step = size if not unreadable.pages(role, offset, offset + size) else PAGE_BYTES
+        is_whole = not unreadable.pages(role, offset, offset + size)
+        step = size if is_whole and not (lacking and member_set.overlay) else PAGE_BYTES
         for inner in range(0, size, step):
             at = offset + inner
-            # What the log has gets its sum with the write home.
-            wanted = not lacking or (
-                sums.lacks(role, at, step) and not member_set.overlay.covers(role, at, at + step)
-            )
+            wanted = not lacking or sums.lacks(role, at, step)
+            if lacking and wanted and member_set.overlay.covers(role, at, at + step):
+                member_set.overlay.believe(role, at, at + step)
+                continue  # it gets its sum with the write home
             if wanted and not unreadable.pages(role, at, at + step):
                 buffer = memoryview(bytearray(step))
                 reads.setdefault(role, []).append((at, [buffer], step))

@@ -69,6 +69,13 @@ class Overlay:
         place = role, offset
         return place in self.unverified or place in self.frozen_unverified
 
+    def believe(self, role: Role, begin: int, end: int) -> None:
+        """Let the pages in a range have sums when they are placed: they were checked."""
+        if self.unverified or self.frozen_unverified:
+            for offset in range(begin, end, PAGE_BYTES):
+                self.unverified.discard((role, offset))
+                self.frozen_unverified.discard((role, offset))
+
     def put_places(
         self, pages: Pages, roles: Numbers, offsets: Numbers, size: int, view: memoryview
     ) -> None:

@@ -64,7 +64,7 @@ async def test_room_that_create_kept_is_used_and_given_back(layout: str, copies:
     async with open_array(members) as array:
         await array.set("sums", "off")
         after, report = array.member_set.config, array.status()["sums"]
-        assert (report["state"], report["room"]) == ("off", config.regions.sums.length)
+        assert (report["state"], report["room_bytes"]) == ("off", config.regions.sums.length)
         assert (after.needs, after.regions) == (before.needs, before.regions)
         assert "sums" not in after.jobs
         await array.write(0, content)

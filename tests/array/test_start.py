@@ -105,7 +105,7 @@ WRONG_SETTINGS = (
     ("io.timeout_s", "soon", "not a time"),
     ("bpu.t_light", "soon", "not a time"),
     ("bpu.t_light", "-1us", "not a time"),
-    ("bpu.t_heavy", "2h", "not a time"),
+    ("bpu.t_heavy", "2h", "longer than 3600 s"),
     ("bpu.t_skew", "4000", "longer than 3600 s"),
     ("bpu.t_pre", "2.5", "not a number of chunks"),
     ("bpu.t_pre", "256", "0 to 255"),

@@ -116,7 +116,10 @@ def test_create_reserves_checksums() -> None:
     assert run_json(large)["sums_bytes"] > 0
     run("create --layout raid1 --size 64MiB large0.img large1.img")
     (document,) = run_json("examine large0.img")["members"]
-    assert (document["sums_room"], "sums" in document["regions"]) == (2 * (57344 + 8192), False)
+    assert (document["sums_room_bytes"], "sums" in document["regions"]) == (
+        2 * (57344 + 8192),
+        False,
+    )
     for name in ("large0.img", "large1.img"):
         Path(name).unlink()
     line = f"create --layout raid5 --size 4MiB --sums on -n {' '.join(MEMBERS)}"

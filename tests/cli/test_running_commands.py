@@ -74,7 +74,7 @@ def test_status_tells_what_checksums_found(daemon: Daemon) -> None:
     assert "sums: on, 7 misfits, 6 healed, 1 wrong sum, 3 unverified" in text
     daemon.answers["status"] = status(sums={**sums, "state": "off"})
     assert "sums: off" in daemon.run("status", "ARRAY").stdout
-    daemon.answers["status"] = status(sums={**sums, "state": "off", "room": 16 << 10})
+    daemon.answers["status"] = status(sums={**sums, "state": "off", "room_bytes": 16 << 10})
     assert "sums: off, with room for 16 KiB on" in daemon.run("status", "ARRAY").stdout
     daemon.answers["status"] = status()
     assert "sums:" not in daemon.run("status", "ARRAY").stdout

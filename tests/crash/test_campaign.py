@@ -324,8 +324,6 @@ def test_without_a_choice_every_layout_for_arrays_is_tried() -> None:
     [
         # A cut while member 0 is rebuilt; then another one leaves, and the stripe was torn before.
         "xcode:none/w43023000/m117/s3774792/-",
-        # The write began in a stripe of the shape before; it ends when the restripe has.
-        "raid5:none/w26112319125003/m212/t13778627/1",
         # The recovery writes a part of a sector that cannot be read; the disk brings back the rest.
         "raid5:full/w26112513025001/m203/d/-",
     ],

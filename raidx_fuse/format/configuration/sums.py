@@ -226,7 +226,7 @@ def shown_sums(config: ArrayConfig, counts: SumCounts | None = None) -> SumsRepo
         "unverified": 0 if counts is None else counts.unverified,
     }
     if not are_on(config):
-        report["room"] = room_for_sums(config)
+        report["room_bytes"] = room_for_sums(config)
     return report
 
 
