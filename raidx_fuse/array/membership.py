@@ -442,8 +442,7 @@ class Membership:
         await self.array.context.journal.chunk_table.give_share(role, member)
         # Recovery must never redo a record of the former member onto this one.
         await self.array.context.journal.drain()
-        if not changed:
-            await self.array.context.journal.chunk_table.forget_role(role)
+        await self.array.context.journal.chunk_table.forget_role(role, changed=changed)
         if was_spare:
             require_joined(member_set, [record])
         member_set.watermarks[role] = Stripe(0)

@@ -519,14 +519,16 @@ class ChunkTable:
             if not (still and self._has_content(place)):
                 sums.forget_now(*request)
 
-    async def forget_role(self, role: Role) -> None:
+    async def forget_role(self, role: Role, *, changed: bool) -> None:
         """Let no place of *role* have sums, durably: all its content is about to be rebuilt.
 
-        While its member is absent it is not known what lay where, and what has left.
+        While its member is absent it is not known what lay where, and what has left. Only what
+        *changed* is rebuilt on a member that was away: then free places have none.
         """
-        sums = self.member_set.sums
-        if self.layout is not None and sums is not None:
-            await sums.forget_role(role)
+        layout, sums = self.layout, self.member_set.sums
+        if layout is not None and sums is not None:
+            kept = layout.cells_of(role) != NOWHERE if changed else None
+            await sums.forget_role(role, kept, layout.chunk_bytes)
             await sums.save()
             await self.member_set.flush()
 

@@ -1049,12 +1049,20 @@ class Sums:
                 page for page in self.suspects if page[0] == role and first <= page[1] < end
             }
 
-    async def forget_role(self, role: Role) -> None:
-        """Let no page of *role* have a sum."""
+    async def forget_role(
+        self, role: Role, kept: NDArray[np.bool_] | None = None, chunk_bytes: int = PAGE_BYTES
+    ) -> None:
+        """Let no page of *role* have a sum, but those of the chunks that are *kept*."""
         await self.load_table(role)
         table = self._tables[role].reshape(-1, ENTRIES)
         for number in np.flatnonzero(table.any(axis=1)).tolist():
-            self._set(role, number * ENTRIES, 0, ENTRIES)
+            values = np.zeros(ENTRIES, np.uint32)
+            if kept is not None:
+                pages = np.arange(number * ENTRIES, (number + 1) * ENTRIES)
+                chunks = np.minimum(pages * PAGE_BYTES // chunk_bytes, len(kept) - 1)
+                values = np.where(kept[chunks], table[number], values)
+            if (values != table[number]).any():
+                self._set(role, number * ENTRIES, values, ENTRIES)
 
     async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
         """Let the cells of stripes have no sum: a crash came while they were written.

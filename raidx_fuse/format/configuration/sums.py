@@ -27,6 +27,7 @@ from raidx_fuse.format.configuration.codec import Stored, encode
 from raidx_fuse.format.configuration.config import FAILED, ArrayConfig, uuid_bytes
 from raidx_fuse.format.regions import NO_REGION, PAGE_BYTES, Region
 from raidx_fuse.format.shapes import sum_copies_of
+from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.settings import SUMS
 
 if TYPE_CHECKING:
@@ -276,8 +277,11 @@ def place_for_sums(config: ArrayConfig, copies: int) -> Region | None:
 
 
 def room_for_sums(config: ArrayConfig) -> int:
-    """Return how many bytes each member has free for checksums, 0 if not enough; or they are on."""
-    if are_on(config):
+    """Return how many bytes each member has free for checksums.
+
+    0: not enough, or they are on, or the layout is not known here.
+    """
+    if are_on(config) or config.layout not in LAYOUTS:
         return 0
     place = place_for_sums(without_sums(config), sum_copies_of(config))
     return 0 if place is None else place.length

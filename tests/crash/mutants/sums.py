@@ -527,8 +527,7 @@ MUTANTS = (
     Mutant(
         "rebuilt-over-sums-of-before",
         "raidx_fuse/array/membership.py",
-        "        if not changed:\n"
-        "            await self.array.context.journal.chunk_table.forget_role(role)\n",
+        "        await self.array.context.journal.chunk_table.forget_role(role, changed=changed)\n",
         "",
         "what had moved on or off a member that is lost keeps its sums at the former places",
         MOVED,
