@@ -10,7 +10,7 @@ deb=$1 root=$2/root
 # A mount namespace begins with all mounts of its maker, and keeps them when the maker unmounts:
 # loop devices of tests that run beside this one would stay busy until it ends.
 while read -r _ at _; do
-    case $at in "${TMPDIR:-/tmp}"/*) umount -l "$(printf %b "$at")" ;; esac
+    case $at in "${TMPDIR:-/tmp}"/* | /dev/shm/*) umount -l "$(printf %b "$at")" ;; esac
 done < <(tac /proc/mounts)
 
 mkdir -p "$root"/{usr,etc,proc,sys,dev,tmp,run,mnt/disk,mnt/fs,srv,root} "$2"/{upper,work}
