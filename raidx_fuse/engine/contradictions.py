@@ -89,14 +89,24 @@ async def give_sum(
         plan = read_plan(context.code, 1 << cell, lost | 1 << cell, context.unwritten_cells(stripe))
     except Unrecoverable:
         return False
-    for source in plan.reads:
-        if not await _is_known(context, sums, stripe, source, at):
-            return False
+    if not await are_known(context, sums, stripe, sum(1 << source for source in plan.reads), at):
+        return False
     content = await _solved(context, stripe, plan, at)
     if says:
         await sums.load([(role, begin + at, (), PAGE_BYTES)])
         if not await _is_known(context, sums, stripe, cell, at):
             sums.fill(role, begin + at, content.data)
+    return True
+
+
+async def are_known(context: ArrayContext, sums: Sums, stripe: Stripe, cells: int, at: int) -> bool:
+    """Return whether the pages of all *cells* (a mask) from byte *at* on have sums, or log records.
+
+    Pages of the log that come from what nothing has verified do not count.
+    """
+    for cell in cells_of(cells):
+        if not await _is_known(context, sums, stripe, cell, at):
+            return False
     return True
 
 

@@ -213,6 +213,7 @@ class Strips:
     def release(self) -> None:
         """Return the scratch memory to the pool. No array of these strips may be used then."""
         self._rows.clear()
+        self._crcs.clear()
         self._strips.clear()
         for arena in self._arenas:
             self.context.arenas.put(arena)

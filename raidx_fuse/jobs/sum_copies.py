@@ -19,6 +19,7 @@ from raidx_fuse.format.shapes import sum_copies_of
 from raidx_fuse.jobs.move_sums import SumsRoom, empty_former
 from raidx_fuse.jobs.reshape import Change, reshape
 from raidx_fuse.jobs.services import ArrayServices
+from raidx_fuse.store.io_tuples import MemberLostError
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class SumCopies:
                 ),
             )
             await empty_former(self.array, former)
-        except RaidxError as error:
+        except (RaidxError, MemberLostError) as error:  # a member has failed: after its rebuild
             log.warning("copies of checksums are not made yet: %s", error)
         finally:
             self._completes = False

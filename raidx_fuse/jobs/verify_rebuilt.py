@@ -142,12 +142,17 @@ def _known(context: ArrayContext, sums: Sums, strips: Strips, place: Place) -> V
 
 
 def _lacking(context: ArrayContext, sums: Sums, strips: Strips, source: Place) -> Marks:
-    """Return which pages of a row have no sum, unless they come from the log."""
+    """Return which pages of a row have no sum, unless the log has them, from what was verified."""
     lacking: Marks = _known(context, sums, strips, source) == 0
     covers = context.member_set.overlay.covers
     for index, page in np.argwhere(lacking).tolist():
         at = _offset(context, strips, source, index) + page * PAGE_BYTES
         lacking[index, page] = not covers(source[0], at, at + PAGE_BYTES)
+    for role, at in context.member_set.overlay.doubted():
+        if role == source[0]:
+            index, inner = divmod(at - _offset(context, strips, source), strips.strip_bytes)
+            if 0 <= index < strips.count and inner < context.chunk_bytes:
+                lacking[index, inner // PAGE_BYTES] = True
     return lacking
 
 

@@ -64,6 +64,10 @@ class Overlay:
         """Give the pages at *places* (role, byte offset) no sum when they are placed."""
         self.unverified.update(places)
 
+    def doubted(self) -> set[tuple[Role, int]]:
+        """Return the pages (role, byte offset) that get no sum when they are placed."""
+        return self.unverified | self.frozen_unverified
+
     def is_doubted(self, role: Role, offset: int) -> bool:
         """Return whether the page at byte *offset* of *role* gets no sum when it is placed."""
         place = role, offset

@@ -8,7 +8,7 @@ import pytest
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import RaidxError
+from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
@@ -241,3 +241,26 @@ async def test_nothing_that_was_not_verified_gets_a_sum(journal: str) -> None:
         assert await array.read(0, 3 * CHUNK) == content[: 3 * CHUNK]
         await parity_holds(array)  # a scrub, which gives them sums
         await _all_have_sums(array)
+
+
+async def test_what_was_not_verified_proves_no_sum_wrong() -> None:
+    """The same bit has flipped in a page, and in its neighbour without a sum, which is logged."""
+    members = await with_sums("raid5", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.set("parity.policy", "rmw")
+        await array.write(0, content)
+        await array.context.journal.drain()
+        sums = array.member_set.sums
+        assert sums is not None
+        role, at = forget(array, 0, 1)
+        forget(array, 0, 3)
+        members[role].memory[at + 9] ^= 1
+        await array.write(CHUNK + 100, b"new")  # page and parity are in the log
+        place = array.context.position(Stripe(0), CellIndex(0))
+        members[place[0]].memory[place[1] + 9] ^= 1
+        with pytest.raises(UnrecoverableError):
+            await array.read(0, PAGE)
+        await array.member_set.unreadable.mend((Stripe(0),))
+        assert sums.wrong_sums == 0
+        assert not sums.fits(*place, bytes(members[place[0]].memory[place[1] :][:PAGE]))

@@ -27,6 +27,7 @@ from itertools import combinations
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import are_known
 from raidx_fuse.engine.read_cells import CellReader, hopeless_cells
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.codes.code import Unrecoverable
@@ -160,8 +161,6 @@ class Mender:
                     hopeless = hopeless_cells(context, stripe, at)
                     if cells & hopeless & ~sum(1 << cell for cell in contents) and is_needed:
                         contents = {}  # given up together
-                    if cells & hopeless & ~sum(1 << cell for cell in contents) and is_needed:
-                        contents = {}  # given up together
                     hopeless &= ~sum(1 << cell for cell in contents)
                 if not (cells & hopeless and is_needed):
                     left = cells & ~hopeless & ~sum(1 << cell for cell in contents)
@@ -227,7 +226,8 @@ class Mender:
             found = await member_set.read_home(role, begin + at, PAGE_BYTES)
             same = isinstance(found, bytearray) and found == content.tobytes()
             terms = self._terms(stripe, at, contents, cell)
-            if same and not await self._without_sums(stripe, at, terms):
+            # Else the same bit may have flipped in both, and shows in neither.
+            if same and await are_known(self.context, sums, stripe, terms, at):
                 log.error("the checksum of a page was wrong, its bytes are right: %s", where)
                 sums.replace(role, begin + at, content.data)
                 member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
@@ -246,22 +246,6 @@ class Mender:
         plan = read_plan(context.code, mask, lost | mask, context.unwritten_cells(stripe))
         (terms,) = (output.old for output in plan.outputs if output.cell == cell)
         return sum(1 << source for source in terms)
-
-    async def _without_sums(self, stripe: Stripe, at: int, cells: int) -> int:
-        """Return which of *cells* (masks) have no sum of the page from byte *at* on.
-
-        They may be as wrong as what they give back: the same bit flipped in both shows in neither.
-        """
-        member_set, lacking = self.context.member_set, 0
-        sums = member_set.sums
-        assert sums is not None
-        for cell in cells_of(cells):
-            role, begin = self.context.position(stripe, cell)
-            await sums.load([(role, begin + at, (), PAGE_BYTES)])
-            newer = member_set.overlay.covers(role, begin + at, begin + at + PAGE_BYTES)
-            if not newer and sums.lacks(role, begin + at, PAGE_BYTES):
-                lacking |= 1 << cell
-        return lacking
 
     async def _doubted(self, stripe: Stripe, at: int, cells: int) -> dict[CellIndex, Bytes]:
         """Return pages of *cells*, which misfit, that fit if the bytes of others of them are right.
@@ -319,7 +303,7 @@ class Mender:
         for output in plan.outputs:
             needed = [cell for cell in output.old if cell in believed]
             others = sum(1 << cell for cell in output.old if cell not in believed)
-            if len(needed) != 1 or await self._without_sums(stripe, at, others):
+            if len(needed) != 1 or not await are_known(context, sums, stripe, others, at):
                 continue  # two wrong ones may even out
             role, begin = context.position(stripe, needed[0])
             if sums.is_suspect(role, begin + at):

@@ -248,7 +248,7 @@ MUTANTS = (
     Mutant(
         "sum-is-wrong-if-all-else-may-be",
         MEND,
-        "            if same and not await self._without_sums(stripe, at, terms):\n",
+        "            if same and await are_known(self.context, sums, stripe, terms, at):\n",
         "            if same:\n",
         "the same bit flipped in a page, and in a parity without a sum, makes rot right",
         EXCESS,
