@@ -105,9 +105,10 @@ class MountedArray(ParameterType):
         from raidx_fuse.cli import slips  # late: completion and help do without
         from raidx_fuse.cli.asking import array_named
 
+        named = array_named(str(value)) if self._named else str(value)
         if ctx is not None and param is not None and param.param_type_name == "argument":
-            slips.check_order(ctx, param, str(value))
-        return array_named(str(value)) if self._named else str(value)
+            slips.check_order(ctx, param, str(value), named)
+        return named
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

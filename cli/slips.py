@@ -20,7 +20,7 @@ from raidx_fuse.fuse import mountpoint
 
 _TYPED = "raidx.typed"
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-_UNIT = re.compile(r"[KMGTPE](iB|B)?|B", re.IGNORECASE)
+_UNIT = re.compile(r"[KMGTPE]i?B", re.IGNORECASE)  # a letter alone may be the name of a disk
 _LEVELS = {"--level", "--raid-level", "-l"}
 _LAYOUT_OF = {"0": "raid0", "1": "raid1", "4": "raid4", "5": "raid5", "6": "rdp"}
 
@@ -35,13 +35,17 @@ def note(ctx: click.Context, words: Sequence[str]) -> None:
             )
 
 
-def check_order(ctx: click.Context, param: click.Parameter, array: str) -> None:
-    """Raise UsageError if the first argument *array* is none, and one that is comes behind it."""
+def check_order(ctx: click.Context, param: click.Parameter, array: str, named: str) -> None:
+    """Raise UsageError if the first argument *array* is none, and one that is comes behind it.
+
+    *named*: where the array is mounted that it names, as one of its members say; or *array*.
+    """
     words = _words(ctx)
     if array not in words or _is_mounted(array):
         return
     behind = next((word for word in words[words.index(array) + 1 :] if _is_mounted(word)), None)
-    if behind is not None:
+    # The name of one array may stand before another one, to which something moves.
+    if behind is not None and (named == array or mountpoint.real_path(behind) == named):
         rest = [word for word in ctx.meta[_TYPED] if word != behind]
         raise UsageError(
             f"{param.make_metavar(ctx)} comes first",

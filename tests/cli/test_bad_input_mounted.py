@@ -277,6 +277,7 @@ def test_a_full_host_under_sparse_members(small_host: Path, layout: str) -> None
         ("set mnt speed_max 5MiB", ["speed_max 5MiB is one word", "raidx set mnt speed_max=5MiB"]),
         ("set mnt scrub_each_s=7days", ["'7days' is not a time", "7d"]),
         ("scrub --repair --check mnt", ["--check only reports"]),
+        ("fail mnt 1 MB", ["1 MB is one word", "1MB"]),
         ("resize mnt 2GiB", ["is the whole array", "add a disk"]),
     ],
 )
@@ -287,6 +288,14 @@ def test_a_slip_is_answered_with_what_to_type(shared: Path, line: str, words: li
     (said,) = done.stderr.splitlines()
     assert all(word in said for word in words), said
     assert checked(shared, "status mnt --json") == before
+
+
+def test_a_disk_may_have_the_name_of_a_unit(tmp_path: Path) -> None:
+    checked(tmp_path, "create --layout raid5 --size 4MiB a b c")
+    with mounted(tmp_path, "a b c"):
+        checked(tmp_path, "fail-disk mnt 2")
+        checked(tmp_path, "replace-disk mnt 2 e --create --wait")
+        assert "clean" in checked(tmp_path, "status mnt")
 
 
 @pytest.fixture(scope="module")
