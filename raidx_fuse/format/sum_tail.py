@@ -82,20 +82,28 @@ def sectors_for(pages: Pages) -> int:
 
 
 def decode_tail(
-    content: bytes | bytearray, first: int, seed: int, others: Collection[int] = ()
+    content: bytes | bytearray,
+    first: int,
+    seed: int,
+    others: Collection[int] = (),
+    *,
+    pages_end: int = 1 << 62,
 ) -> TailSectors:
     """Return the sectors in *content*, whose first one has the number *first* (`encode_tail`).
 
-    Sectors that fit one of the seeds *others* are as if they had never been written.
+    Sectors that fit one of the seeds *others* are as if they had never been written. Those that
+    name pages from *pages_end* on, which the table does not have, are bad.
     """
     sectors, bad = checked_sectors(content, first, seed, others)
-    counts = np.minimum(sectors[:, _COUNT], ENTRIES_MAX)
-    inside = np.arange(ENTRIES_MAX) < counts[:, None]
+    inside = np.arange(ENTRIES_MAX) < np.minimum(sectors[:, _COUNT], ENTRIES_MAX)[:, None]
     high = sectors[:, _HIGH].astype(np.int64)[:, None] << 32
-    pages = (sectors[:, :ENTRIES_MAX].astype(np.int64) | high)[inside]
+    pages = sectors[:, :ENTRIES_MAX].astype(np.int64) | high
+    beyond = (((pages < 0) | (pages >= pages_end)) & inside).any(axis=1)
+    sectors[beyond], inside[beyond] = 0, False
+    bad = sorted({*bad, *np.flatnonzero(beyond).tolist()})
     sums = sectors[:, ENTRIES_MAX : 2 * ENTRIES_MAX][inside]
-    at = np.repeat(np.arange(len(sectors), dtype=np.int64), counts)
-    return TailSectors(sectors[:, _GENERATION], sectors[:, _SINCE], bad, pages, sums, at)
+    at = np.repeat(np.arange(len(sectors), dtype=np.int64), inside.sum(axis=1))
+    return TailSectors(sectors[:, _GENERATION], sectors[:, _SINCE], bad, pages[inside], sums, at)
 
 
 assert 2 * ENTRIES_MAX <= _SINCE

@@ -548,7 +548,9 @@ class Sums:
                     found = bytearray(PAGE_BYTES)
                 content += found
         first = self._tail_number
-        sectors = decode_tail(content, first, self._seeds[role], self._seeds_given)
+        end = len(self._loaded[role]) * ENTRIES
+        seeds = self._seeds_given
+        sectors = decode_tail(content, first, self._seeds[role], seeds, pages_end=end)
         if sectors.bad:
             path = self.member_set.path_of(holder)
             log.error("%s: %d sectors of checksums are damaged", path, len(sectors.bad))
@@ -995,8 +997,7 @@ class Sums:
         """Set the sums of *requests* and write them as `MemberSet.write` does. Raises as it does.
 
         They are those that are *given*, for all pages, else computed, and none for the *unverified*
-        pages. If it raises, what the places
-        hold is not known, and they have no sum.
+        pages. If it raises, what the places hold is not known, and they have no sum.
         """
         await self.load(requests)
         for _, offset, _, size in requests:
@@ -1088,6 +1089,7 @@ class Sums:
                 self._note_changed(role, found)
 
     def _note_changed(self, role: Role, pages: NDArray[np.int64]) -> None:
+        pages = np.sort(pages)  # of a look-up table they come in any order; a tail's ascend
         self._changes[role].append(pages)
         self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
 

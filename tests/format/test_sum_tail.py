@@ -70,6 +70,21 @@ def test_a_damaged_sector_loses_its_own_entries_only(count: int) -> None:
     assert (found.sums == sums[left]).all()
 
 
+@pytest.mark.parametrize("page", [1000, 1 << 31, 1 << 40, (1 << 64) - 1])
+def test_a_sector_that_names_pages_that_the_table_does_not_have_is_bad(page: int) -> None:
+    """Its check is right: somebody has made it, or the table was of a larger member."""
+    low, sums = entries([7, page & 0xFFFFFFFF])
+    good, more = entries([999])
+    content = bytearray(encode_tail(low, sums, first=0, seed=5, generation=9, since=9))
+    words = [*struct.unpack("<127I", content[:508])]
+    words[124] = page >> 32
+    body = struct.pack("<127I", *words)
+    content[:] = body + struct.pack("<I", sum_of(body, 0, 5))
+    content += encode_tail(good, more, first=1, seed=5, generation=2, since=1)
+    found = decode_tail(content, 0, 5, pages_end=1000)
+    assert (found.bad, found.generations.tolist(), found.pages.tolist()) == ([0], [0, 2], [999])
+
+
 def test_sectors_of_another_place_or_table_do_not_count() -> None:
     pages, sums = entries([3])
     seeds = [seed_of(12, table) for table in range(3)]
