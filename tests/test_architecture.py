@@ -502,7 +502,8 @@ MAY_WRITE_MEMBERS = {
     "journal.recovery": "records that were found",
     "store.page_store": "pages of maps",
     "store.chunk_table": "pages of the table",
-    "store.sums": "tables of sums, and cells with theirs",
+    "store.sum_tables": "tables of sums",
+    "store.sums": "cells with theirs",
     "jobs.move_sums": "tables of sums in slots that are free",
 }
 # Who marks regions of stripes as dirty; by `touch`, for a write that does not suspend.

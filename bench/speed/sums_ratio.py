@@ -91,7 +91,7 @@ def virtual() -> list[Line]:
             sums = array.member_set.sums
             if sums is not None and cached:
                 for role in range(MEMBERS):
-                    await sums.load_table(Role(role))
+                    await sums.tables.load_table(Role(role))
 
         rates = []
         for has_sums in (False, True):

@@ -87,8 +87,10 @@ async def check_members(members: Sequence[Member], *, deep: bool = False) -> Che
                 if count:
                     problem(f"{count} {what}")
         live = array.member_set.sums
-        if live is not None and live.damaged_sectors:
-            problem(f"{live.damaged_sectors} sectors of checksums cannot be read, or are damaged")
+        if live is not None and live.tables.damaged_sectors:
+            problem(
+                f"{live.tables.damaged_sectors} sectors of checksums cannot be read, or are damaged"
+            )
         if state not in ("clean", "resyncing", "growing", "restriping", "evacuating"):
             problem(f"the array is {state}")
         checked: Checked = {

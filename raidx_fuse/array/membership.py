@@ -457,8 +457,9 @@ class Membership:
             )
         member_set.change(assign_role)
         member_set.refresh()
+        tables = None if member_set.sums is None else member_set.sums.tables
         for pages in member_set.page_stores:
-            if pages is not member_set.sums:  # those it has when it is whole (`Rebuild.finish`)
+            if pages is not tables:  # those it has when it is whole (`Rebuild.finish`)
                 await pages.save_all()
         await member_set.flush()  # the maps before the superblock that makes it a member
         await member_set.update(lambda config: config)

@@ -73,7 +73,7 @@ async def _switch_off(context: ArrayContext) -> None:
     async with context.closed():
         await context.journal.drain()
         if member_set.sums is not None:
-            await member_set.sums.save()  # no write of a table is under way then
+            await member_set.sums.tables.save()  # no write of a table is under way then
         await member_set.update(without_sums)
         member_set.use_sums(None)
         context.note_sums()
@@ -115,6 +115,6 @@ async def _switch_on(context: ArrayContext) -> None:
         await member_set.update(begun)
         sums = made_sums(member_set)
         assert sums is not None
-        sums.begin_empty()
+        sums.tables.begin_empty()
         member_set.use_sums(sums)
         context.note_sums()

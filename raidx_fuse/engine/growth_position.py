@@ -114,7 +114,7 @@ class GrowthPosition:
             if stripe == self.saved:
                 return
             if self._member_set.sums is not None:
-                await self._member_set.sums.save()
+                await self._member_set.sums.tables.save()
             await self._member_set.flush()
             await self._member_set.update(
                 lambda config: replace(config, params={**config.params, MIGRATED: stripe})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from crc32c import crc32c
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Values = NDArray[np.uint32]
-
+Values: TypeAlias = "NDArray[np.uint32]"
 SECTORS_PER_PAGE = SUMS_PER_PAGE // SUMS_PER_SECTOR
 SECTOR_WORDS = SECTOR_BYTES // 4
 CHECK_WORD = SECTOR_WORDS - 1

@@ -42,7 +42,7 @@ from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import PAGE_BYTES
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.sums import TableCopy
+from raidx_fuse.store.sum_tables import TableCopy
 
 log = logging.getLogger(__name__)
 
@@ -153,42 +153,42 @@ class MovedSums:
                 await zero_range(member, *self._regions.sums)
                 await member.flush()
         for role in self._leaving:
-            await sums.load_table(role)  # for `undo`: others take its places
-        first, before, roles = self._first, sums.stored, came_from_roles(member_set.config)
+            await sums.tables.load_table(role)  # for `undo`: others take its places
+        first, before, roles = self._first, sums.tables.stored, came_from_roles(member_set.config)
         if first is not None and first != before:
             copies = self._new_copies(before, first, roles)
-            await sums.copy_tables(copies)
-            async with sums.resting():
-                await sums.copy_tables(copies)
+            await sums.tables.copy_tables(copies)
+            async with sums.tables.resting():
+                await sums.tables.copy_tables(copies)
                 await member_set.flush()
                 sums.adopt(first, _kept(roles))
                 member_set.change(lambda config: with_tables(config, first))
             await member_set.update(lambda config: config)
-        await sums.copy_tables(self._copies)
+        await sums.tables.copy_tables(self._copies)
 
     def undo(self) -> None:
         """Have the tables of roles that do not leave after all lie on all their members again."""
         member_set, sums = self.member_set, self.member_set.sums
         if sums is not None and self._leaving:
             roles = came_from_roles(member_set.config)
-            whole = reassigned(sums.stored, roles)
+            whole = reassigned(sums.tables.stored, roles)
             sums.adopt(whole, _kept(roles))
             member_set.change(lambda config: with_tables(config, whole))
             for role in self._leaving:
-                sums.save_again(role)
+                sums.tables.save_again(role)
             member_set.publish_soon()
 
     def due(self) -> bool:
         """Return whether, with the gate closed, `catch_up` has to come before the swap."""
         sums = self.member_set.sums
-        return sums is not None and bool(self._copies) and not sums.are_copied(self._copies)
+        return sums is not None and bool(self._copies) and not sums.tables.are_copied(self._copies)
 
     async def catch_up(self) -> None:
         """Copy what changed since, durably. Raises RaidxError."""
         sums = self.member_set.sums
         if sums is not None:
-            async with sums.resting():
-                await sums.copy_tables(self._copies)
+            async with sums.tables.resting():
+                await sums.tables.copy_tables(self._copies)
                 for member in self._newcomers:
                     await member.flush()
                 await self.member_set.flush()

@@ -308,7 +308,7 @@ class Rebuild(Job):
         if completed and member_set.sums is not None:
             # Its copies of tables are read from here on. Whether it had them all is not known: a
             # power cut may have come since it took the role.
-            await member_set.sums.save_all()
+            await member_set.sums.tables.save_all()
         await self.save()
         if not completed:
             return

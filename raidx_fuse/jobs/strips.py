@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.format.sum_table import Values
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.store.buffers import Arena, Bytes
 from raidx_fuse.store.io_tuples import MemberLostError, MemberRead, join
-from raidx_fuse.store.sums import Misfits, Values
+from raidx_fuse.store.sums import Misfits
 
 Place = tuple[Role, int]  # (role, row)
 K = TypeVar("K", bound=Hashable)

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.contradictions import solve_otherwise
+from raidx_fuse.format.sum_table import Values
 from raidx_fuse.jobs.strips import Place, Strips
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.io_tuples import PAGE_BYTES
-from raidx_fuse.store.sums import GivenSums, Sums, Values
+from raidx_fuse.store.sums import GivenSums, Sums
 from raidx_fuse.store.xor import Program
 
 Marks = NDArray[np.bool_]  # one for each page of the chunks of one row: [stripe, page]

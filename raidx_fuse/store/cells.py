@@ -35,12 +35,13 @@ from typing import Protocol
 import trio
 
 from raidx_fuse.errors import MemberError, RaidxError
+from raidx_fuse.format.sum_table import Values
 from raidx_fuse.layouts.numbers import Role, Stripe, by_role
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.stripe_locks import StripeLocks
-from raidx_fuse.store.sums import GivenSums, Page, Values
+from raidx_fuse.store.sums import GivenSums, Page
 
 
 class Cover(Enum):
@@ -136,7 +137,7 @@ class Cells:
     async def save_sums(self) -> None:
         """Write the sums that changed; they are durable after the next flush. Raises RaidxError."""
         if self.member_set.sums is not None:
-            await self.member_set.sums.save()
+            await self.member_set.sums.tables.save()
 
     def write_now(self, requests: Sequence[MemberIO], crcs: Values | None) -> list[MemberIO] | None:
         """Write *requests*, MARKED, without suspending; return those left, None if no member wrote.

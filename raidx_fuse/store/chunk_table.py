@@ -529,7 +529,7 @@ class ChunkTable:
         if layout is not None and sums is not None:
             kept = layout.cells_of(role) != NOWHERE if changed else None
             await sums.forget_role(role, kept, layout.chunk_bytes)
-            await sums.save()
+            await sums.tables.save()
             await self.member_set.flush()
 
     async def _end_left(self) -> None:
@@ -538,7 +538,7 @@ class ChunkTable:
         await self.member_set.flush()
         if left and self.member_set.sums is not None:
             await self.forget_sums(left, still=True)
-            await self.member_set.sums.save()
+            await self.member_set.sums.tables.save()
             await self.member_set.flush()
 
     async def save_as(self, pages: Mapping[Page, bytes]) -> None:

@@ -685,10 +685,11 @@ class MemberSet:
 
     def use_sums(self, sums: Sums | None) -> None:
         """Compare what is read, and set with what is written, *sums* from now on; None: nothing."""
-        self.page_stores = [pages for pages in self.page_stores if pages is not self.sums]
+        if self.sums is not None:
+            self.page_stores.remove(self.sums.tables)
         self.sums = sums
         if sums is not None:
-            self.page_stores.append(sums)
+            self.page_stores.append(sums.tables)
 
     def set_io_timeout(self, timeout_s: float) -> None:
         self.io_timeout_s = timeout_s

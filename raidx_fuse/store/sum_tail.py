@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR
-from raidx_fuse.format.sum_table import SECTORS_PER_PAGE
+from raidx_fuse.format.sum_table import SECTORS_PER_PAGE, Values
 from raidx_fuse.format.sum_tail import TailSectors
 
-Values = NDArray[np.uint32]
 Pages = NDArray[np.int64]
 
 

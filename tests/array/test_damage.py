@@ -142,7 +142,7 @@ async def test_check_compares_pages_that_no_chain_covers_and_all_copies_of_the_s
     async with open_array(members) as array:
         sums = array.member_set.sums
         assert sums is not None
-        holders = [*sums._holders(Role(2))]
+        holders = [*sums.tables._holders(Role(2))]
         for role in (0, 1):  # all chains lack a cell
             await array.fail_disk(Role(role))
         rot(array, 2 * CHUNK + PAGE)

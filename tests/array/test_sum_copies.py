@@ -187,6 +187,6 @@ async def test_a_mirror_that_grows_keeps_a_copy_of_each_table_on_a_member_that_i
         assert array.member_set.lost == {2, 3}
         await check_whole(array)
         assert array.member_set.sums is not None
-        assert array.member_set.sums.damaged_sectors == 0
+        assert array.member_set.sums.tables.damaged_sectors == 0
         await settled(array)
     await is_same_after_a_remount([*members, *new], content)

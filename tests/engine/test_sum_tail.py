@@ -43,7 +43,7 @@ async def saved(array: Array, *, turn: bool = False) -> None:
     await array.context.journal.drain()
     await array.context.dirty_bitmap.clean_quiet(all_regions=True)
     if turn:
-        async with sums_of(array).resting():
+        async with sums_of(array).tables.resting():
             pass
     await array.flush()
 
@@ -59,7 +59,7 @@ def copied(members: Iterable[RamMember]) -> list[RamMember]:
 
 
 def tables_and_tails(array: Array, members: Iterable[RamMember]) -> tuple[list[bytes], list[bytes]]:
-    regions, stored = array.member_set.config.regions, sums_of(array).stored
+    regions, stored = array.member_set.config.regions, sums_of(array).tables.stored
     assert stored.tail
     begin = regions.sum_tail_offset(0, stored.copies, stored.tail)
     return (
@@ -142,8 +142,8 @@ async def test_whenever_the_machine_stops_all_pages_fit(layout: str) -> None:
             for _ in range(rng.choice([1, 3, 100])):
                 await array.write(rng.randrange(USED // PAGE) * PAGE, rng.randbytes(PAGE))
             await saved(array)
-            turns += sums._tails[0].position < position
-            position = sums._tails[0].position
+            turns += sums.tables._tails[0].position < position
+            position = sums.tables._tails[0].position
             if step % 8 == 0:
                 await all_fits(copied(members))
         await saved(array)
@@ -244,7 +244,7 @@ async def test_on_a_full_host_sums_go_to_the_table_which_has_its_space(
 ) -> None:
     members = await with_tail()
     async with open_array(members) as array:
-        regions, stored = array.member_set.config.regions, sums_of(array).stored
+        regions, stored = array.member_set.config.regions, sums_of(array).tables.stored
         begin = regions.sum_tail_offset(0, stored.copies, stored.tail)
 
         def reserve(writes: Iterable[MemberIO]) -> None:
@@ -272,7 +272,7 @@ async def test_a_turn_is_flushed_before_the_tail_begins_anew(
         await saved(array)
         write, sync = array.member_set.write, array.member_set.sync
         begin = array.member_set.config.regions.sum_tail_offset(
-            0, sums.stored.copies, sums.stored.tail
+            0, sums.tables.stored.copies, sums.tables.stored.tail
         )
 
         async def noted_write(requests: Any, **options: Any) -> None:
@@ -285,6 +285,6 @@ async def test_a_turn_is_flushed_before_the_tail_begins_anew(
 
         monkeypatch.setattr(array.member_set, "write", noted_write)
         monkeypatch.setattr(array.member_set, "sync", noted_sync)
-        async with sums.resting():
+        async with sums.tables.resting():
             pass
         assert order.index("table") < order.index("sync") < order.index("tail")

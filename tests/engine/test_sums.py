@@ -313,7 +313,7 @@ async def test_rot_beside_what_was_being_written_at_a_crash_is_healed(
     if again:
         left = [bytes(memory_of(member)) for member in members]
         async with open_array(members) as array:
-            await sums_of(array).save()
+            await sums_of(array).tables.save()
             found = [bytes(memory_of(member)) for member in members]
         regions = array.member_set.config.regions
         for member, image, later in zip(members, left, found, strict=True):

@@ -271,7 +271,7 @@ async def write_a_part_of_a_page_with_checksums(rig: SpyRig, _patch: Patch) -> N
     before = await member_set.read_home(Role(1), at, PAGE_BYTES)
     stored = reassigned(StoredSums(algorithm=1, copies=1, seed=1), [None] * member_set.config.width)
     sums = Sums(member_set, replace(regions, sums=regions.log), stored)
-    sums.begin_empty()
+    sums.tables.begin_empty()
     request = (Role(1), at + 512, [bytes(512)], 512)
     await refused(Law.WHOLE, sums.write([request], background=False))
     assert await member_set.read_home(Role(1), at, PAGE_BYTES) == before

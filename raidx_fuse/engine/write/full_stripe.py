@@ -34,10 +34,11 @@ import numpy as np
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.write.pending import PendingWrite, keep_locked
 from raidx_fuse.engine.write.route import Route, healthy_routes
+from raidx_fuse.format.sum_table import Values
 from raidx_fuse.layouts.numbers import Stripe, by_role, cell_range, stripe_and_inner, stripe_range
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.store.buffers import Arena, Bytes
-from raidx_fuse.store.sums import Values, stripe_crcs
+from raidx_fuse.store.sums import stripe_crcs
 from raidx_fuse.store.xor import Program, encoder
 
 BUFFERS_MAX = 512  # in one I/O

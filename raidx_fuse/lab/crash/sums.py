@@ -102,7 +102,7 @@ async def check_vacant(array: Array) -> None:
                 live[role] += size // PAGE_BYTES - sums.lacking(role, begin, size)
     pages = data.length // PAGE_BYTES
     for role in map(Role, range(member_set.config.width)):
-        await sums.load_table(role)
+        await sums.tables.load_table(role)
         found = pages - sums.lacking(role, data.offset, pages * PAGE_BYTES)
         if found > live[role]:
             raise ViolationError(f"role {role}: {found - live[role]} pages of nothing have sums")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.crash.mutants.mutant import Mutant
 
 SUMS = "raidx_fuse/store/sums.py"
+TABLES = "raidx_fuse/store/sum_tables.py"
 MEND = "raidx_fuse/engine/write/mend.py"
 TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
 TAIL_TESTS = ("tests/engine/test_sum_tail.py",)
@@ -55,7 +56,7 @@ MUTANTS = (
     Mutant(
         "growth-saves-its-position-before-the-sums",
         "raidx_fuse/engine/growth_position.py",
-        "                await self._member_set.sums.save()\n",
+        "                await self._member_set.sums.tables.save()\n",
         "                pass\n",
         "blocks have their new places, where the sums on the members know nothing of them",
         GROWN,
@@ -90,10 +91,10 @@ MUTANTS = (
     ),
     Mutant(
         "tables-do-not-follow-their-roles",
-        SUMS,
+        TABLES,
         "            if old is not None and len(loaded[old]) == pages:\n",
         "            if old is not None and len(loaded[old]) == pages:\n"
-        "                old = len(self._views)\n",
+        "                old = len(self.views)\n",
         "where a role gets another number, its pages are compared with sums of another one",
         LEFT,
         ("tests/array/test_sums_kept.py",),
@@ -130,7 +131,7 @@ MUTANTS = (
         SUMS,
         "        self._flights.append(flight)\n        try:\n",
         "        for role, first, end in flight.runs:\n"
-        "            self._set(role, first, 1, end - first)\n"
+        "            self.tables.put(role, first, 1, end - first)\n"
         "        flight.runs = []\n"
         "        self._flights.append(flight)\n        try:\n",
         "a write in flight has a sum that fits neither the old nor the new bytes",
@@ -158,7 +159,7 @@ MUTANTS = (
     Mutant(
         "what-is-read-at-once-is-believed",
         SUMS,
-        "        return not known or known == sum_of(buffers[0], page, self._seeds[role])\n",
+        "        return not known or known == sum_of(buffers[0], page, tables.seeds[role])\n",
         "        return True\n",
         "a rotten page is read",
         ROT,
@@ -202,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "sums-of-marked-regions-saved-as-none",
-        SUMS,
+        TABLES,
         "    kept: Values = np.where(values == 0, past, values)\n",
         "    kept: Values = values\n",
         "a second crash, before the resync, takes what rotted beside the first for right",
@@ -266,7 +267,7 @@ MUTANTS = (
     Mutant(
         "holder-counts-before-it-is-filled",
         "raidx_fuse/jobs/rebuild.py",
-        "            await member_set.sums.save_all()\n",
+        "            await member_set.sums.tables.save_all()\n",
         "            pass\n",
         "tables that the rebuilt member lacks are read from it, and are on one member less",
         ("raid5+sums:partial:disks", "raid1+sums:none:disks", "rdp+sums:full:disks"),
@@ -274,7 +275,7 @@ MUTANTS = (
     ),
     Mutant(
         "new-member-without-sums",
-        SUMS,
+        TABLES,
         "np.flatnonzero(used).tolist())\n            self._tails[role].is_due = True\n",
         "np.flatnonzero(used).tolist()[:0])\n",
         "there is one copy less than the layout can lose members",
@@ -283,7 +284,7 @@ MUTANTS = (
     ),
     Mutant(
         "tables-take-room-unasked",
-        SUMS,
+        TABLES,
         "        self.reserve(self._dirty | self._whole)\n",
         "",
         "a table that is saved on a full host costs its member",
@@ -425,7 +426,7 @@ MUTANTS = (
     ),
     Mutant(
         "tail-begins-anew-before-its-table-is-durable",
-        SUMS,
+        TABLES,
         "        await self.member_set.sync()  # before the first sector is overwritten\n",
         "",
         "a cut leaves old pages of the table, and the tail does not have their sums any more",
@@ -434,7 +435,7 @@ MUTANTS = (
     ),
     Mutant(
         "tail-is-not-laid-over-its-table",
-        SUMS,
+        TABLES,
         "        tail.lay_over(sums, newest, first)\n",
         "",
         "what was saved to the tail is forgotten by the next start",
@@ -452,7 +453,7 @@ MUTANTS = (
     ),
     Mutant(
         "table-is-saved-with-the-generation-of-the-tail",
-        SUMS,
+        TABLES,
         "generations[at] = tail.new_generation()",
         "generations[at] = tail.generation",
         "older sums that the tail has come back over a page of the table that was saved whole",
@@ -461,7 +462,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-part-of-a-tail-is-passed-over",
-        SUMS,
+        TABLES,
         "        if tail.take(copies, others):\n            return\n",
         "        tail.take(copies, others)\n        return\n",
         "sums of the table count of which newer ones were lost",

@@ -148,7 +148,7 @@ class Absence:
             player.recording.rotten.append(Rot(event, math.inf, stripe, chunks, bool(hopeless)))
             if not has_sum:
                 await sums.forget([(role, at, (), PAGE_BYTES)])
-                await sums.save()
+                await sums.tables.save()
                 await player.flush()
             cut = player.disks[player.roles.holder(role, player.event)].cut
             content = bytearray(cut.state.image[at : at + PAGE_BYTES])
