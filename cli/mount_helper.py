@@ -2,6 +2,7 @@
 
     NAME             /mnt/disk  raidx  allow_other,scan=/srv/disks,nofail  0  0
     NAME,NAME        /mnt/pool  raidx  nofail                              0  0
+    NAME             /mnt/disk  raidx  when_complete,degraded_after=30s    0  0
     /srv/a,/srv/b    /mnt/disk  raidx  ro                                  0  0
 
 mount(8) calls it as ``mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]``, and looks for it in
@@ -20,8 +21,13 @@ from raidx_fuse.errors import Reason, UsageError
 USAGE = "usage: mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]"
 MOUNT_FAILED = 32  # mount(8), "EXIT STATUS"
 WRONG_CALL = 1
-FLAGS = {"ro": "--read-only", "allow_other": "--allow-other", "degraded": "--start-degraded"}
-WORDS = {"mode": "--mode", "nbd": "--nbd", "tls": "--tls"}
+FLAGS = {
+    "ro": "--read-only",
+    "allow_other": "--allow-other",
+    "degraded": "--start-degraded",
+    "when_complete": "--when-complete",
+}
+WORDS = {"mode": "--mode", "nbd": "--nbd", "tls": "--tls", "degraded_after": "--degraded-after"}
 # What mount(8), systemd or the kernel see to, or what a FUSE mount is anyway.
 FOR_OTHERS = {
     *("rw", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group"),

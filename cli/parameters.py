@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
-from raidx_fuse.units import parse_size
+from raidx_fuse.units import parse_seconds, parse_size
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 COMPLETION_S = 1.0  # for the daemon to answer while a user waits for the shell
@@ -34,16 +34,20 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg]  # generic since
         return [item for item in self.offers(ctx) if item.value.startswith(incomplete)]
 
 
-class SizeType(ParameterType):
-    """Bytes, or K/KiB (1024), KB (1000), likewise M, G, T."""
+class Measure(ParameterType):
+    """A text that *parse* reads: a size, or a time, with its unit."""
 
-    name = "size"
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, (int, float)):
             return value
         try:
-            return parse_size(str(value))
+            return self._parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
@@ -171,7 +175,8 @@ def together(*options: Callable[[FunctionT], FunctionT]) -> Callable[[FunctionT]
     return give
 
 
-SIZE = SizeType()
+SIZE = Measure("size", parse_size)
+TIME = Measure("time", parse_seconds)
 LAYOUT_NAME = LayoutName()
 ARRAY = MountedArray()
 ARRAYS = MountedArray(named=False)

@@ -1064,13 +1064,18 @@ class Forgotten(TypedDict):
 
 
 class FoundArray(TypedDict):
-    """An array whose members were found; *wanted* is how many it has."""
+    """An array whose members were found; *wanted* is how many it has.
+
+    *awaited* counts those that its newest superblock says are in use, spares too, and were not
+    found: one that failed before is not awaited.
+    """
 
     uuid: str
     name: str
     layout: str
     members: list[str]
     wanted: Count
+    awaited: Count
     state: str
     problem: str | None
     mountpoint: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -15,7 +16,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, same_members, unchanged
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, Permissions
+from raidx_fuse.cli.parameters import ARRAY, PATH, TIME, Permissions
 from raidx_fuse.cli.streams import OutputError
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_client, paths
@@ -85,6 +86,19 @@ _tls_option = click.option(
     type=PATH,
     help="Where to look for them (repeat); default: all disks of the machine.",
 )
+@click.option(
+    "--when-complete",
+    is_flag=True,
+    help="With --name or --uuid: wait until all members that were in use last have appeared.",
+)
+@click.option(
+    "--degraded-after",
+    "patience_s",
+    type=TIME,
+    metavar="TIME",
+    help="With --when-complete: after TIME, such as 30s, start without those that are missing "
+    "(default: wait on).",
+)
 @_read_only_option
 @click.option(
     "--foreground", is_flag=True, help="Do not detach; log to standard error; ^C unmounts."
@@ -111,6 +125,8 @@ def mount(
     names: tuple[str, ...],
     uuids: tuple[str, ...],
     folders: tuple[str, ...],
+    when_complete: bool,
+    patience_s: float | None,
     read_only: bool,
     foreground: bool,
     allow_other: bool,
@@ -141,10 +157,14 @@ def mount(
         ) from None
     from raidx_fuse.daemon.serve import MountRequest  # late: `umount` does not need the engine
 
+    if patience_s is not None and not when_complete:
+        raise UsageError("--degraded-after goes with --when-complete only")
     if names or uuids:
-        members = (*_found(members, folders, names, uuids), members[-1])
-    elif folders:
-        raise UsageError("--scan goes with --name or --uuid only")
+        limit_s = 0.0 if not when_complete else math.inf if patience_s is None else patience_s
+        members = (*_found(members, folders, names, uuids, limit_s), members[-1])
+    elif folders or when_complete:
+        option = "--scan" if folders else "--when-complete"
+        raise UsageError(f"{option} goes with --name or --uuid only")
     address, folder = _door(nbd, tls, any_user)
     if len(members) < 2:
         raise UsageError("mount needs members and a mount point", action="see raidx mount --help")
@@ -304,23 +324,25 @@ def _found(
     folders: tuple[str, ...],
     names: tuple[str, ...],
     uuids: tuple[str, ...],
+    limit_s: float,
 ) -> list[str]:
-    """Return the members of all arrays called *names* or *uuids*. Raises UsageError."""
+    """Return the members of all arrays called *names* or *uuids*.
+
+    Those that are not there yet are waited for, at most *limit_s*. Raises UsageError.
+    """
     import trio
 
-    from raidx_fuse.daemon.scan import members_of, scan
+    from raidx_fuse.daemon.scan import Patience, scan_for
 
     if len(members) != 1:
         raise UsageError("give either members, or --name or --uuid, and one mount point")
     places = [absolute(folder) for folder in folders]
-    found = trio.run(scan, places)
+    wanted = [*((name, None) for name in names), *((None, uuid) for uuid in uuids)]
+    groups, found = trio.run(scan_for, places, wanted, Patience(limit_s, warn) if limit_s else None)
     for each in found["problems"]:
         if each["path"] in places:
             warn(f"warning: {each['path']}: {each['problem']}")
-    arrays = found["arrays"]
-    wanted = [members_of(arrays, name=name, uuid=None) for name in names]
-    wanted += [members_of(arrays, name=None, uuid=uuid) for uuid in uuids]
-    return list(dict.fromkeys(member for group in wanted for member in group))
+    return list(dict.fromkeys(member for group in groups for member in group))
 
 
 def kill_daemon(path: str, pid: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -21,18 +22,28 @@ from raidx_fuse.members.spec import absolute
 if TYPE_CHECKING:
     from raidx_fuse.documents import FoundArray
 
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
 
 @verb()
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=PATH)
-def scan(out: Output, paths: tuple[str, ...]) -> None:
+@click.option(
+    "--export", is_flag=True, help="Print lines KEY=VALUE for udev; no lock of a member is tried."
+)
+def scan(out: Output, paths: tuple[str, ...], export: bool) -> None:
     """Find arrays by the superblocks of their members.
 
     PATH is a folder, a file or a block device; without one, all disks of the machine are looked at.
     `raidx mount --name` and `--uuid` find members in the same way.
     """
     from raidx_fuse.daemon import inspect  # late: `raidx scan --help` needs no superblocks
+    from raidx_fuse.daemon.scan import look_at
     from raidx_fuse.daemon.scan import scan as find_arrays
 
+    if export:
+        found = inspect.run(look_at, [absolute(path) for path in paths])
+        out.emit(out.fit(found), "\n".join(map(_exported, found["arrays"])))
+        return
     document = out.fit(inspect.run(find_arrays, [absolute(path) for path in paths]))
     running = running_arrays()
     for array in document["arrays"]:
@@ -54,6 +65,14 @@ def _table(arrays: list[FoundArray]) -> Table:
         name, uuid, layout = (Text(str(array[key])) for key in ("name", "uuid", "layout"))
         table.add_row(name, uuid, layout, state_text(array["state"]), members)
     return table
+
+
+def _exported(array: FoundArray) -> str:
+    """Return the properties of a device of *array* for udev (udev(7), "IMPORT")."""
+    lines = [f"RAIDX_UUID={array['uuid']}", f"RAIDX_LAYOUT={array['layout']}"]
+    if PLAIN.fullmatch(array["name"]):  # may stand in the name of a unit or a file
+        lines.append(f"RAIDX_NAME={array['name']}")
+    return "\n".join(lines)
 
 
 def _next(array: FoundArray) -> Text:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from raidx_fuse.daemon import inspect
 from raidx_fuse.daemon.member_files import Disks
@@ -21,6 +23,7 @@ from raidx_fuse.errors import (
     reason_of,
 )
 from raidx_fuse.format.both_ends import read_copies
+from raidx_fuse.format.configuration.config import FAILED, MISSING
 from raidx_fuse.format.regions import SUPERBLOCK_SLOT_BYTES, SUPERBLOCK_SLOTS, end_offset
 from raidx_fuse.format.signature import describe
 from raidx_fuse.format.superblock import MAGIC
@@ -33,6 +36,15 @@ if TYPE_CHECKING:
 BLOCK_DEVICES = Path("/sys/class/block")
 NOT_DISKS = ("loop", "ram", "zram", "fd", "sr")  # devices without a disk of their own
 FILES_MAX = 100_000
+LOOK_AGAIN_S = 1.0
+Wanted = tuple[str | None, str | None]  # name, or else UUID or its beginning, of an array
+
+
+class Patience(NamedTuple):
+    """How long members are waited for, and who is told what is missing meanwhile."""
+
+    limit_s: float
+    tell: Callable[[str], object]
 
 
 async def scan(paths: Sequence[str]) -> Found:
@@ -41,18 +53,55 @@ async def scan(paths: Sequence[str]) -> Found:
     A folder stands for the files in it; no path for all disks. Where arrays are mounted is not
     known here. Raises UsageError if no path exists.
     """
+    found = await look_at(paths)
+    return {**found, "arrays": [await _judged(array) for array in found["arrays"]]}
+
+
+async def look_at(paths: Sequence[str]) -> Found:
+    """Return what `scan` does, without the states of the arrays: no lock is asked for."""
     problems: list[ScanProblem] = []
     search = _Search(problems)
     rest = [path for path in _candidates(paths, problems) if not await search.look(path)]
     sizes = {record.size_bytes for config in search.newest.values() for record in config.members}
     for path in rest if sizes else ():  # one that has become larger, without its front
         await search.look(path, sizes)
-    found, newest = search.found, search.newest
-    for other, path in search.unsure:  # the array must not be started as if they were absent
-        if other in found:
-            found[other].append(path)
-    arrays = [await _judged(uuid, newest[uuid], members) for uuid, members in found.items()]
-    return {"arrays": arrays, "problems": problems}
+    return {"arrays": search.arrays(), "problems": problems}
+
+
+async def scan_for(
+    paths: Sequence[str], wanted: Sequence[Wanted], patience: Patience | None = None
+) -> tuple[list[list[str]], Found]:
+    """Return the members of each array that is *wanted*, and all that was found in *paths*.
+
+    With *patience* they are looked for again until no member is awaited. Raises UsageError and
+    AmbiguousError as `members_of`, with *patience* when it has ended.
+    """
+    deadline = trio.current_time() + (patience.limit_s if patience else 0.0)
+    said = ""
+    while True:
+        found = await look_at(paths)
+        missing = _missing(found["arrays"], wanted)
+        if patience is None or not missing or trio.current_time() >= deadline:
+            return [members_of(found["arrays"], name=n, uuid=u) for n, u in wanted], found
+        if missing != said:
+            patience.tell(f"waiting for {missing}")
+            said = missing
+        await trio.sleep(min(LOOK_AGAIN_S, deadline - trio.current_time()))
+
+
+def _missing(arrays: Sequence[FoundArray], wanted: Sequence[Wanted]) -> str:
+    """Return what is not there yet of the arrays that are *wanted*, "" if nothing."""
+    parts = []
+    for name, uuid in wanted:
+        fits = [array for array in arrays if _is_called(array, name, uuid)]
+        if not fits:
+            parts.append(f"array {name if name is not None else uuid!r}")
+        parts += [
+            f"{each['awaited']} of {each['wanted']} members of {each['name']}"
+            for each in fits
+            if each["awaited"]
+        ]
+    return ", ".join(parts)
 
 
 class _Search:
@@ -64,6 +113,7 @@ class _Search:
 
     def __init__(self, problems: list[ScanProblem]) -> None:
         self.found: dict[str, list[str]] = {}
+        self._uuids: set[str] = set()  # of the members found
         self.newest: dict[str, ArrayConfig] = {}
         self.unsure: list[tuple[str | None, str]] = []
         self._problems = problems
@@ -96,30 +146,44 @@ class _Search:
             return True
         self._problems += [{"path": path, "problem": text} for text in copies.problems()]
         self.found.setdefault(uuid, []).append(path)
+        self._uuids.add(superblock.member_uuid)
         if uuid not in self.newest or config.events > self.newest[uuid].events:
             self.newest[uuid] = config
         return True
 
+    def arrays(self) -> list[FoundArray]:
+        """Return what was found, the arrays in an "unknown" state."""
+        for uuid, path in self.unsure:  # the array must not be started as if they were absent
+            if uuid in self.found:
+                self.found[uuid].append(path)
+        return [self._array(uuid, members) for uuid, members in self.found.items()]
 
-async def _judged(uuid: str, config: ArrayConfig, members: list[str]) -> FoundArray:
-    """Return the array with its state at rest, "unknown" if it is in use."""
-    problem: str | None = None
+    def _array(self, uuid: str, members: list[str]) -> FoundArray:
+        config = self.newest[uuid]
+        return {
+            "uuid": uuid,
+            "name": config.name,
+            "layout": config.layout,
+            "members": members,
+            "wanted": len(config.roles()),
+            "awaited": sum(
+                record.state not in (FAILED, MISSING) and record.member_uuid not in self._uuids
+                for record in config.members
+            ),
+            "state": "unknown",
+            "problem": None,
+            "mountpoint": None,
+        }
+
+
+async def _judged(array: FoundArray) -> FoundArray:
+    """Return *array* with its state at rest, "unknown" if it is in use."""
     try:
-        state = (await inspect.status(members))["state"]
+        return {**array, "state": (await inspect.status(array["members"]))["state"]}
     except BusyError as error:
-        state, problem = "unknown", str(error)
+        return {**array, "problem": str(error)}
     except RaidxError as error:
-        state, problem = "failed", str(error)
-    return {
-        "uuid": uuid,
-        "name": config.name,
-        "layout": config.layout,
-        "members": members,
-        "wanted": len(config.roles()),
-        "state": state,
-        "problem": problem,
-        "mountpoint": None,
-    }
+        return {**array, "state": "failed", "problem": str(error)}
 
 
 def members_of(arrays: Iterable[FoundArray], *, name: str | None, uuid: str | None) -> list[str]:
@@ -128,11 +192,7 @@ def members_of(arrays: Iterable[FoundArray], *, name: str | None, uuid: str | No
     Raises UsageError if there is none, or more than one.
     """
     ref = name if name is not None else uuid or ""
-    fits = [
-        array
-        for array in arrays
-        if (array["name"] == ref if name is not None else array["uuid"].startswith(ref))
-    ]
+    fits = [array for array in arrays if _is_called(array, name, uuid)]
     if len(fits) == 1:
         return fits[0]["members"]
     if not fits:
@@ -145,6 +205,10 @@ def members_of(arrays: Iterable[FoundArray], *, name: str | None, uuid: str | No
     raise AmbiguousError(
         f"{len(fits)} arrays are called {ref!r}", action=f"name one by --uuid: {uuids}"
     )
+
+
+def _is_called(array: FoundArray, name: str | None, uuid: str | None) -> bool:
+    return array["name"] == name if name is not None else array["uuid"].startswith(uuid or "")
 
 
 def _candidates(paths: Sequence[str], problems: list[ScanProblem]) -> list[str]:

@@ -25,6 +25,8 @@ from tests.docs.pages import ROOT
         ("/srv/a,/srv/b /mnt -o degraded", "mount --start-degraded /srv/a /srv/b /mnt"),
         ("nbd://host/a,nbd://host/b /mnt -n", "mount nbd://host/a nbd://host/b /mnt"),
         ("disk /mnt -o scan=/a:/b", "mount --name disk --scan /a --scan /b /mnt"),
+        ("d /mnt -o when_complete", "mount --name d --when-complete /mnt"),
+        ("d /mnt -o degraded_after=9s", "mount --name d --degraded-after 9s /mnt"),
         ("-sv disk /mnt -o mode=640,allow_other", None),
         ("disk /mnt -t raidx -o nbd=unix:/run/s", "mount --name disk --nbd unix:/run/s /mnt"),
     ],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from raidx_fuse.daemon import scan as scan_module
-from raidx_fuse.daemon.scan import members_of
+from raidx_fuse.daemon.scan import Patience, members_of, scan_for
 from raidx_fuse.errors import Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from tests.support.command import USAGE, checked, raidx
@@ -128,3 +130,53 @@ def test_an_array_is_mounted_by_name_and_by_uuid(disks: Path) -> None:
     shutil.copy(disks / "a", disks / "copy")
     assert "copy" in raidx(disks, "mount --name first --scan . mnt").stderr
     assert mountpoint.find(disks / "mnt") is None
+
+
+async def test_members_are_waited_for_until_the_last_has_appeared(disks: Path) -> None:
+    """`raidx mount --when-complete`: an array that lost a member before is complete without it."""
+    said: list[str] = []
+    (disks / "c").rename(disks.parent / "c")
+
+    async def come() -> None:
+        await trio.sleep(4.5)
+        (disks.parent / "c").rename(disks / "c")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come)
+        begin_s = trio.current_time()
+        groups, _ = await scan_for([str(disks)], [("first", None)], Patience(math.inf, said.append))
+    assert [Path(path).name for path in groups[0]] == ["a", "b", "c"]
+    assert 4.5 <= trio.current_time() - begin_s < 6
+    assert said == ["waiting for 1 of 3 members of first"], "once, not with each look"
+
+
+async def test_the_wait_for_members_ends_as_asked(disks: Path) -> None:
+    said: list[str] = []
+    begin_s = trio.current_time()
+    patience = Patience(30.0, said.append)
+    groups, _ = await scan_for([str(disks)], [("first", None), ("second", None)], patience)
+    assert [len(group) for group in groups] == [3, 2]
+    assert 30 <= trio.current_time() - begin_s < 32
+    with pytest.raises(UsageError, match="no array 'third' was found"):
+        await scan_for([str(disks)], [("third", None)], patience)
+    assert said == ["waiting for 1 of 3 members of second", "waiting for array 'third'"]
+
+
+def test_what_a_mount_may_wait_for_is_said(disks: Path) -> None:
+    for line, said in (
+        ("mount --when-complete a b c mnt", "--when-complete goes with --name or --uuid only"),
+        ("mount --degraded-after 3s --name first mnt", "goes with --when-complete only"),
+        ("mount --name first --when-complete --degraded-after soon mnt", "is not a time"),
+    ):
+        done = raidx(disks, line)
+        assert done.status == USAGE, line
+        assert said in done.stderr, line
+
+
+def test_udev_is_told_what_a_disk_is(disks: Path) -> None:
+    """A name that could not stand in the name of a unit is left out."""
+    lines = checked(disks, "scan --export a").splitlines()
+    assert lines[1:] == ["RAIDX_LAYOUT=raid5", "RAIDX_NAME=first"]
+    assert checked(disks, "scan --export empty").strip() == ""
+    checked(disks, "rename a b c new@name")
+    assert "NAME" not in checked(disks, "scan --export a")
