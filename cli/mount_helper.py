@@ -1,9 +1,4 @@
-"""`mount.raidx`: what mount(8) calls for a line of fstab of type raidx.
-
-    NAME             /mnt/disk  raidx  allow_other,scan=/srv/disks,nofail  0  0
-    NAME,NAME        /mnt/pool  raidx  nofail                              0  0
-    NAME             /mnt/disk  raidx  when_complete,degraded_after=30s    0  0
-    /srv/a,/srv/b    /mnt/disk  raidx  ro                                  0  0
+"""`mount.raidx`: what mount(8) calls for a line of fstab of type raidx (`FSTAB`).
 
 mount(8) calls it as ``mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]``, and looks for it in
 /sbin (mount(8), "EXTERNAL HELPERS"). It becomes one `raidx mount`.
@@ -18,6 +13,11 @@ from raidx_fuse.cli.app import complain
 from raidx_fuse.cli.main import main as raidx
 from raidx_fuse.errors import Reason, UsageError
 
+FSTAB = """\
+disk             /mnt/disk  raidx  allow_other,scan=/srv/disks,nofail  0  0
+disk,archive     /mnt/pool  raidx  scan=/srv/disks,nofail              0  0
+disk             /mnt/disk  raidx  when_complete,degraded_after=30s    0  0
+/srv/a,/srv/b    /mnt/both  raidx  ro,nofail                           0  0"""
 USAGE = "usage: mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]"
 MOUNT_FAILED = 32  # mount(8), "EXIT STATUS"
 WRONG_CALL = 1

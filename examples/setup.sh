@@ -5,8 +5,8 @@
 # for the tests of `raidx view` that need one.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-extra=""
-[ "${1:-}" = "--dev" ] && extra="[dev]"
+extra="[package]" for_tests=""
+[ "${1:-}" = "--dev" ] && extra="[dev,package]" for_tests=yes
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -26,10 +26,10 @@ install() {
 
 # pyfuse3 is built from source and needs headers; the file system tools are for examples and tests.
 wanted=(gcc libc6-dev pkg-config libfuse3-dev fuse3 util-linux e2fsprogs)
-[ -n "$extra" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin python3-libnbd qemu-utils openssl)
+[ -n "$for_tests" ] && wanted+=(fio xfsprogs btrfs-progs nbd-server nbdkit libnbd-bin python3-libnbd qemu-utils openssl)
 # For the test with a real guest (tests/mount/test_guest.py), which is skipped without them.
 guest=()
-[ -n "$extra" ] && [ "$(dpkg --print-architecture)" = amd64 ] && guest=(qemu-system-x86 busybox-static)
+[ -n "$for_tests" ] && [ "$(dpkg --print-architecture)" = amd64 ] && guest=(qemu-system-x86 busybox-static)
 missing=()
 for package in "${wanted[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

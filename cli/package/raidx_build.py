@@ -108,7 +108,10 @@ def man_pages() -> dict[str, str]:
     """Return file name -> text of every page for man."""
     manual = (HERE.parent / "MANUAL.md").read_text(encoding="utf-8")
     head, _, rest = manual.partition("## Commands\n")
-    commands, _, tail = rest.partition("## Words of mdadm\n")
+    commands, *parted = re.split(r"(?m)^(?=## )", rest)
+    sections = {part[3:].partition("\n")[0]: part for part in parted}
+    settings = [part for title, part in sections.items() if title.startswith("Settings")]
+    fstab = sections["Lines of fstab"]
     commands = re.sub(r"(?m)^\*\*[^*]+\*\*\n", "", commands)
     verbs = re.split(r"(?m)^### raidx ", commands)[1:]
     pages: dict[str, str] = {}
@@ -122,6 +125,7 @@ def man_pages() -> dict[str, str]:
         known.append((name, first))
         parts = [f"## Synopsis\n\n    {usage.strip()}\n", f"## Description\n\n{description}\n"]
         parts += [f"## Options\n\n{bar}{options}"] if bar else []
+        parts += settings if words == "set" else []
         parts += ["## See also\n\nraidx(8), also for --json, --bytes, --help; raidx-format(5)\n"]
         pages[f"{name}.8"] = _page(name, first, *parts)
     listed = "\n".join(f"| `{name}(8)` | {first} |" for name, first in known)
@@ -132,8 +136,15 @@ def man_pages() -> dict[str, str]:
         "## Synopsis\n\n    raidx COMMAND [OPTIONS] ...\n",
         f"## Description\n{body}",
         f"## Commands\n\n| page | about |\n|---|---|\n{listed}\n",
-        f"## Words of mdadm\n{tail}",
-        "## See also\n\nraidx-format(5), mount(8), systemd.mount(5)\n",
+        *(part for part in sections.values() if part not in (*settings, fstab)),
+        "## See also\n\nraidx-set(8) for all settings; mount.raidx(8), raidx-format(5)\n",
+    )
+    pages["mount.raidx.8"] = _page(
+        "mount.raidx",
+        "mount an array by a line of fstab",
+        "## Synopsis\n\n    mount.raidx SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]\n",
+        fstab.replace("## Lines of fstab", "## Description"),
+        "## See also\n\nraidx-mount(8), raidx(8), mount(8), systemd.mount(5)\n",
     )
     text = (HERE.parents[1] / "FORMAT.md").read_text(encoding="utf-8").partition("\n")[2]
     pages["raidx-format.5"] = _page(

@@ -12,6 +12,7 @@ import pytest
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.cli.package.raidx_build import SHELLS, completion_script, man_pages, roff
+from raidx_fuse.settings import OF_ARRAY, OF_MACHINE, OF_POOL
 from tests.support.command import FAILED, USAGE, checked, raidx
 
 PAGES = man_pages()
@@ -24,7 +25,10 @@ def test_every_command_has_a_page_with_all_its_options() -> None:
             verbs |= {f"{name}-{word}": each for word, each in command.commands.items()}
         else:
             verbs[name] = command
-    assert set(PAGES) == {f"raidx-{name}.8" for name in verbs} | {"raidx.8", "raidx-format.5"}
+    others = {"raidx.8", "raidx-format.5", "mount.raidx.8"}
+    assert set(PAGES) == {f"raidx-{name}.8" for name in verbs} | others
+    for name in (*OF_ARRAY, *OF_POOL, *OF_MACHINE):
+        assert f"\\fB{name}\\fR" in PAGES["raidx-set.8"]
     for name, command in verbs.items():
         page = PAGES[f"raidx-{name}.8"]
         for option in command.params:

@@ -54,6 +54,27 @@ mount /mnt/disk
 raidx set /mnt/disk events.program=/srv/hook >/dev/null
 raidx status /mnt/disk --check
 
+say "what needs more libraries"
+raidx stats /mnt/disk --prometheus | grep -c '^raidx_array_' >/dev/null
+TERM=xterm-256color script -qec 'timeout --preserve-status -s INT 4 raidx watch /mnt/disk' /srv/screen \
+    </dev/null >/dev/null || true
+grep -a -q vault /srv/screen
+raidx view --demo --port 0 >/srv/page &
+page=$!
+for _ in $(seq 300); do grep -q http /srv/page && break; sleep 0.1; done
+python3 - "$(grep -o 'http://[^ ]*' /srv/page)" <<'PY'
+import sys, urllib.request
+assert b"<html" in urllib.request.urlopen(sys.argv[1], timeout=60).read()
+PY
+kill "$page"
+wait "$page" || true
+documents=/usr/share/doc/raidx/examples
+raidx simulate "$documents/experiments/moving-hot-data.toml" >/dev/null
+for file in lab/striping.md administration.md alerts.yml own-code/raidx_raid50.py; do
+    [ -s "$documents/$file" ]
+done
+for page in mount.raidx raidx-set raidx; do [ -s "/usr/share/man/man8/$page.8.gz" ]; done
+
 say "ext4"
 loop=$(losetup --find --show /mnt/disk/vault)
 mkfs.ext4 -q "$loop"

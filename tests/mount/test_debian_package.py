@@ -45,7 +45,12 @@ def test_a_day_with_only_the_package(tmp_path: Path) -> None:
     began = [line for line in said if line.startswith("== ")]
     assert began[0].startswith("== the package has what it needs: raidx ")
     assert began[1:] == [
-        *("== a line of fstab", "== ext4", "== started again, one member missing"),
+        *(
+            "== a line of fstab",
+            "== what needs more libraries",
+            "== ext4",
+            "== started again, one member missing",
+        ),
         *("== the member is back", "== removed, nothing left"),
     ]
     for line in ("DegradedArray /mnt/disk", "vault: clean", "no problem found"):
