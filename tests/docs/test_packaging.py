@@ -18,8 +18,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from raidx_fuse.cli.package.raidx_build import SHELLS, man_pages
+from raidx_fuse.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 SETUPTOOLS_MIN = 80
@@ -144,8 +146,7 @@ def test_an_install_in_an_empty_environment_works_also_without_fuse(
     path = wheel_path if kind == "wheel" else sdist_path
     quiet = ("--no-index", "--quiet", "--no-build-isolation", "--disable-pip-version-check")
     run(*install, *quiet, path, cwd=tmp_path)
-    version = importlib.metadata.version("raidx-fuse")
-    assert run(python.with_name("raidx"), "--version", cwd=tmp_path) == f"raidx {version}\n"
+    assert run(python.with_name("raidx"), "--version", cwd=tmp_path) == f"raidx {VERSION}\n"
     assert "raid5" in run(python, "-c", WITHOUT_FUSE, "layout", "list", cwd=tmp_path)
     experiment = ROOT / "examples" / "experiments" / "moving-hot-data.toml"
     run(python, "-c", WITHOUT_FUSE, "simulate", experiment, cwd=tmp_path)
@@ -175,7 +176,7 @@ def test_the_two_folders_are_links_in_the_tree() -> None:
 
 def test_the_top_level_is_as_promised() -> None:
     fixed = {"pyproject.toml", "raidx_fuse", "layouts", "cli", "tests", "bench", "examples"}
-    fixed |= {"README.md", "LICENSE"}
+    fixed |= {"README.md", "LICENSE", "CITATION.cff"}
     listed = subprocess.run(
         ["git", "ls-tree", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
@@ -183,6 +184,28 @@ def test_the_top_level_is_as_promised() -> None:
         pytest.skip("not a git clone: what is committed cannot be told from what lies around")
     committed = {name for name in listed.stdout.splitlines() if not name.startswith(".")}
     assert committed <= fixed
+
+
+def test_a_release_is_named_everywhere() -> None:
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"(?m)^version: (.*)$", cited) == [VERSION]
+    changes = (ROOT / "raidx_fuse" / "CHANGELOG.md").read_text()
+    first, *_ = versions = re.findall(r"(?m)^## (.*)$", changes)
+    assert first == VERSION, f"CHANGELOG.md has no section of {VERSION} in front"
+    kinds = re.findall(r"(?m)^### (.*)$", changes)
+    assert kinds == ["Added", "Changed", "Fixed"] * len(versions)
+
+
+def test_what_the_host_of_the_repository_reads_is_valid() -> None:
+    github = ROOT / ".github"
+    files = [*github.glob("*/*.yml"), ROOT / "CITATION.cff"]
+    read = {file.name: yaml.safe_load(file.read_text()) for file in files}
+    assert read["test.yml"]["jobs"]["test"]["steps"][-1] == {"run": "bash .ci/run"}
+    for file, form in ((path.name, read[path.name]) for path in github.glob("ISSUE_TEMPLATE/*")):
+        assert {"name", "description", "body"} <= set(form), file
+    for step in read["package.yml"]["jobs"]["package"]["steps"]:
+        for path in re.findall(r"(?:examples|tests)/[\w./-]+", step.get("run", "")):
+            assert (ROOT / path).is_file(), path
 
 
 # -- requirements ----------------------------------------------------------------------------------

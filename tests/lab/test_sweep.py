@@ -18,6 +18,7 @@ from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
 from raidx_fuse.lab.experiments.spec import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute, executor
+from raidx_fuse.version import VERSION
 from tests.support.command import invoke, run
 from tests.support.dying import always_die, compute_or_die
 from tests.support.waiting import await_that
@@ -65,7 +66,7 @@ def test_a_sweep_runs_every_combination_and_says_where_figures_come_from(
     assert len(rows) == 8
     assert [row["seed"] for row in rows] == ["5", "6"] * 4
     assert {row["array.layout"] for row in rows} == {"raid5", "rdp"}
-    assert rows[0]["version"] == "0.1.0"
+    assert rows[0]["version"] == VERSION
     assert len(rows[0]["spec_sha256"]) == 64
     assert "s.e." in run("simulate", spec, "--repeat", "2")
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from raidx_fuse.cli.main import main
 from raidx_fuse.lab.loads.drive import Recorder
+from raidx_fuse.version import VERSION
 
 SPEC = """
 name = "small"
@@ -68,7 +69,7 @@ def test_both_kinds_of_files_say_the_same_and_where_it_comes_from(folder: Path) 
         rows, (typed, origin) = read_csv(sheet), read_parquet(table)
         assert [{k: text(v) for k, v in row.items()} for row in typed] == rows
         assert [run["array.layout"] for run in origin] == ["raid5", "raid0"]
-        assert {(run["version"], run["seed"]) for run in origin} == {("0.1.0", 5)}
+        assert {(run["version"], run["seed"]) for run in origin} == {(VERSION, 5)}
         assert all(len(row["spec_sha256"]) == 64 and row["array.layout"] for row in rows)
     every = read_csv(files[1])
     assert len(every) == 80
