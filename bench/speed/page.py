@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from textwrap import fill
 from typing import Any
 
 from lines import Line
@@ -22,6 +23,7 @@ from parts import LOAD_MAX, PARTS, ROOT
 
 REPORT = ROOT / "bench" / "speed" / "report.json"
 BEGIN, END = "<!-- python bench/speed/table.py --write -->", "<!-- end -->"
+WIDTH = 100  # of a line of text
 BASELINES = {"stock", "fast", "c"}  # what others are measured by
 HEADLINES = (  # of the README: words, row
     ("random 4 KiB read", "4 KiB random read, 16 deep"),
@@ -148,10 +150,10 @@ def sentence(report: Report) -> str:
         f"{words} {number(cpu[title, 'raid5+log'])} us ({number(cpu[title, 'stock'])} us)"
         for words, title in HEADLINES
     ]
-    return (
+    text = (
         "Processor time of the daemon for each request to a mounted raid5 of four members with its "
-        "journal,\nand in brackets of a plain pyfuse3 pass-through of one file: "
-        f"{', '.join(figures[:2])},\n{', '.join(figures[2:])}. "
-        f"Medians of {part['rounds']} rounds on {part['processors']} processors, {part['date']};\n"
-        "[speeds and conditions](bench/README.md#speed).\n"
+        "journal, and in brackets of a plain pyfuse3 pass-through of one file: "
+        f"{', '.join(figures)}. Medians of {part['rounds']} rounds on {part['processors']} "
+        f"processors, {part['date']}; [speeds and conditions](bench/README.md#speed)."
     )
+    return fill(text, WIDTH, break_on_hyphens=False) + "\n"

@@ -25,6 +25,7 @@ NAMES = (
     "raidx_fuse/ARCHITECTURE.md",
     "raidx_fuse/FORMAT.md",
     "raidx_fuse/CHANGELOG.md",
+    "raidx_fuse/PROMISES.md",
     ".github/CONTRIBUTING.md",
 )
 TEXTS = {name: (ROOT / name).read_text() for name in NAMES}

@@ -32,6 +32,7 @@ DATA_FILES = {
     "raidx_fuse/ARCHITECTURE.md",
     "raidx_fuse/CHANGELOG.md",
     "raidx_fuse/FORMAT.md",
+    "raidx_fuse/PROMISES.md",
     "raidx_fuse/cli/MANUAL.md",
     "raidx_fuse/lab/loads/published.toml",
     "raidx_fuse/view/static/icon.svg",

@@ -22,6 +22,7 @@ from raidx_fuse.layouts.registry import LAYOUTS, allowed_widths
 from tests.docs.pages import NAMES, README, ROOT, TEXTS, blocks, commands, parse, quoted, rows
 
 README_LINES_MAX = 150
+WIDTH = 100
 COMMANDS = [(name, line) for name in NAMES for line in commands(name) if line.startswith("raidx ")]
 PAPER = [line for _, line in COMMANDS if line.startswith("raidx layout")]
 
@@ -89,7 +90,25 @@ def test_the_readme_begins_with_what_it_is_for_and_two_commands() -> None:
         assert path.is_file(), f"the README's {program} does not exist"
         assert os.access(path, os.X_OK), f"{program} cannot be executed"
     assert second in (ROOT / ".ci" / "run").read_text(), ".ci/run calls the second"
-    assert len(README.splitlines()) <= README_LINES_MAX
+    lines = README.splitlines()
+    assert len(lines) <= README_LINES_MAX
+    assert [line for line in lines if len(line) > WIDTH and not line.startswith("|")] == []
+    for picture in re.findall(r'<img src="([^"]+)"', README):
+        assert (ROOT / picture).is_file()
+
+
+def test_the_three_odd_disks_become_what_the_readme_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for mib in (400, 300, 200):
+        with open(f"{mib}.img", "wb") as file:
+            file.truncate(mib << 20)
+    words = ["create", "--layout", "raid5", "-n", "400.img", "300.img", "200.img"]
+    said = CliRunner().invoke(main, words).stdout.splitlines()
+    assert any(line.endswith("400.img: 400 MiB, 173 MiB used, 200 MiB wasted") for line in said)
+    (shown,) = blocks("README.md", "text")
+    assert {f"  {line}" for line in shown.splitlines()} <= set(said)
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

@@ -44,7 +44,7 @@ def use_an_array(raidx: Path, folder: Path) -> None:
         with image.open("r+b") as file:
             file.write(content)
             os.fsync(file.fileno())
-        watch = f"timeout --preserve-status -s INT 4 {raidx} watch mnt"
+        watch = f"timeout --foreground --preserve-status -s INT 6 {raidx} watch mnt"
         run("script", "-qec", watch, "screen", cwd=folder, TERM="xterm-256color")
         assert b"raid5" in (folder / "screen").read_bytes(), "raidx watch drew nothing"
         run(raidx, "umount", "mnt", cwd=folder)

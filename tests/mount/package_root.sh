@@ -56,7 +56,7 @@ raidx status /mnt/disk --check
 
 say "what needs more libraries"
 raidx stats /mnt/disk --prometheus | grep -c '^raidx_array_' >/dev/null
-TERM=xterm-256color script -qec 'timeout --preserve-status -s INT 4 raidx watch /mnt/disk' /srv/screen \
+TERM=xterm-256color script -qec 'timeout --foreground --preserve-status -s INT 6 raidx watch /mnt/disk' /srv/screen \
     </dev/null >/dev/null || true
 grep -a -q vault /srv/screen
 raidx view --demo --port 0 >/srv/page &
