@@ -341,8 +341,8 @@ def _bpu_lines(bpu: Bpu | None) -> list[str]:
 def damage(out: Output, array: str) -> int:
     """List the ranges of the image whose bytes are lost, and why.
 
-    They answer with an error until they are written again. Lost chunks are known for good, and are
-    written again as a whole. Pages that cannot be read, or do not fit their checksums, are known
+    They answer with an error until they are written again, by pages of 4 KiB. What was lost with
+    members is known for good. Pages that cannot be read, or do not fit their checksums, are known
     once something has read them, a scrub for example, and are listed if no parity or copy gives
     them back. Of an array that is not mounted, `raidx check --deep MEMBER...` lists the ranges.
     The exit status is 1 if there are any.

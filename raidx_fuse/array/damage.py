@@ -7,7 +7,6 @@ first mended, and then solved from the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import trio
@@ -41,8 +40,8 @@ async def damage(array: RunningArray) -> Damage:
     """
     context, config = array.context, array.member_set.config
     pages = await _pages(context)
-    end = array.size_bytes
-    lost = [(low, min(high, end), LOST) for low, high in _lost(context) if low < end]
+    end, found = array.size_bytes, context.bad_chunks.byte_ranges(context.chunk_bytes)
+    lost = [(low, min(high, end), LOST) for low, high in found if low < end]
     ranges = sorted(lost + [page for page in _joined(pages, context) if page[0] < end])
     rows: list[DamagedRange] = []
     for low, high, why in ranges[:RANGES_MAX]:
@@ -65,17 +64,11 @@ async def damage(array: RunningArray) -> Damage:
     }
 
 
-def _lost(context: ArrayContext) -> Iterator[tuple[int, int]]:
-    starts, ends = context.bad_chunks.ranges()
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield start * context.chunk_bytes, end * context.chunk_bytes
-
-
 def _joined(pages: dict[int, str], context: ArrayContext) -> list[Range]:
     """Return *pages* (image offset -> why) as ranges, without those of lost chunks."""
     ranges: list[Range] = []
     for at, why in sorted(pages.items()):
-        if at // context.chunk_bytes in context.bad_chunks:
+        if context.refused(at, PAGE_BYTES) is not None:
             continue
         if ranges and ranges[-1][1:] == (at, why):
             ranges[-1] = ranges[-1][0], at + PAGE_BYTES, why

@@ -26,7 +26,7 @@ from raidx_fuse.layouts.planning.stripe_plan import cells_of, unwritten_cells
 from raidx_fuse.store.buffers import ArenaPool
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.written_map import WrittenMap
 
@@ -82,9 +82,9 @@ class Zeros:
 class ArrayContext:
     """One array's geometry, members, maps, locks and traffic.
 
-    *bad_chunks* are the lost chunks: logical chunks whose content nothing can give back, for
-    example after a second failure in a degraded stripe. Reading one is an error until it is written
-    again.
+    *bad_chunks* are the lost chunks: logical chunks of which nothing can give back the content, or
+    that of some pages, for example after a second failure in a degraded stripe. Reading these is an
+    error until they are written again.
 
     *gate* is that of the layout (gate.py); `closed` closes it.
 
@@ -292,11 +292,50 @@ class ArrayContext:
         """
         return 0 if self.layout.has_table else self.code.data_mask
 
-    def says_what_is_lost(self, stripe: Stripe, cell: CellIndex) -> bool:
-        """Return whether the sums of *cell*, whose member is absent, say what its pages must be."""
+    def says_what_is_lost(self, stripe: Stripe, cell: CellIndex, at: int) -> bool:
+        """Return whether the sum of the page at byte *at* of *cell* says what it must be.
+
+        The member of the cell is absent.
+        """
         if not self.kept_sums(stripe) >> cell & 1:
             return False
-        return self.layout.logical(stripe, cell) not in self.bad_chunks
+        lost = self.bad_chunks.pages_of(self.layout.logical(stripe, cell))
+        return not lost >> at // PAGE_BYTES & 1
+
+    def lose_pages(self, stripe: Stripe, cells: int, low: int, high: int) -> None:
+        """List the pages with the bytes *low* .. *high* - 1 of the data *cells* (a mask) as lost.
+
+        Only in memory: array/array.py saves the list.
+        """
+        pages = (1 << -(-high // PAGE_BYTES)) - (1 << low // PAGE_BYTES)
+        for cell in cells_of(cells):
+            chunk = self.layout.logical(stripe, cell)
+            self.bad_chunks.add_pages(chunk, pages, self._every_page)
+
+    def forgive(self, chunk: Chunk, low: int, high: int) -> None:
+        """Take the whole pages in the bytes *low* .. *high* - 1 of *chunk* off the list."""
+        pages = (1 << high // PAGE_BYTES) - (1 << -(-low // PAGE_BYTES))
+        if pages > 0:
+            self.bad_chunks.discard_pages(chunk, pages, self._every_page)
+
+    @property
+    def _every_page(self) -> int:
+        return (1 << -(-self.chunk_bytes // PAGE_BYTES)) - 1
+
+    def refused(self, offset: int, length: int) -> int | None:
+        """Return the first byte of the image from *offset* on whose page is lost; None: none is."""
+        size, end = self.chunk_bytes, offset + length
+        for chunk in range(offset // size, (end - 1) // size + 1):
+            pages = self.bad_chunks.pages_of(chunk)
+            if not pages:
+                continue
+            begin = chunk * size
+            first = (max(offset, begin) - begin) // PAGE_BYTES
+            last = (min(end, begin + size) - begin - 1) // PAGE_BYTES
+            pages &= (2 << last) - (1 << first)
+            if pages:
+                return begin + ((pages & -pages).bit_length() - 1) * PAGE_BYTES
+        return None
 
     def is_unwritten(self, stripe: Stripe) -> bool:
         """Return True if no chunk of *stripe* was ever written.

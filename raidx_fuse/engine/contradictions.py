@@ -79,7 +79,7 @@ async def give_sum(
     member_set = context.member_set
     role, begin = context.position(stripe, cell)
     lost = member_set.lost_cells(stripe, at, at + PAGE_BYTES)
-    says = role not in member_set.lost_at(stripe) or context.says_what_is_lost(stripe, cell)
+    says = role not in member_set.lost_at(stripe) or context.says_what_is_lost(stripe, cell, at)
     if says and await _is_known(context, sums, stripe, cell, at):
         return True
     if stripe in context.dirty_bitmap.torn:

@@ -301,14 +301,13 @@ class Reader:
                     context.locks.release(stripe)
 
     def _refuse_bad(self, offset: int, length: int) -> None:
-        context = self.context
-        for chunk in self._chunks(offset, length):
-            if chunk in context.bad_chunks:
-                raise UnrecoverableError(
-                    f"the content of image offset {chunk * context.chunk_bytes} was lost: "
-                    "no member, parity or copy can give it back",
-                    action="write it again or restore it from a copy",
-                )
+        at = self.context.refused(offset, length)
+        if at is not None:
+            raise UnrecoverableError(
+                f"the content of image offset {at} was lost: "
+                "no member, parity or copy can give it back",
+                action="write it again or restore it from a copy",
+            )
 
     async def _read_degraded(self, offset: int, length: int, answer: memoryview) -> None:
         """Fill *answer* with bytes of one stripe; recover those of lost members (degraded read)."""

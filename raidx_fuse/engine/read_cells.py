@@ -167,11 +167,12 @@ class CellReader:
         context, member_set = self.context, self.context.member_set
         for stripe, cell, low, view in self._solved:
             role, begin = context.position(stripe, cell)
-            if role in member_set.lost_at(stripe) and not context.says_what_is_lost(stripe, cell):
-                continue
+            is_absent = role in member_set.lost_at(stripe)
             await sums.load([(role, begin + low, (), len(view))])
             for inner in sums.wrong_pages(role, begin + low, view):
                 at = begin + low + inner
+                if is_absent and not context.says_what_is_lost(stripe, cell, low + inner):
+                    continue
                 if member_set.overlay.covers(role, at, at + PAGE_BYTES):  # newer than the sum
                     continue
                 sums.note_contradiction(role, at)

@@ -226,7 +226,7 @@ def chunks_at_stake(context: ArrayContext, role: Role) -> int:
             & ~context.unwritten_cells(stripe)
         )
         numbers = (context.layout.logical(stripe, cell) for cell in cells_of(cells))
-        chunks += sum(number not in context.bad_chunks for number in numbers)
+        chunks += sum(context.bad_chunks.pages_of(number) != -1 for number in numbers)
     return chunks
 
 

@@ -1,7 +1,7 @@
 """What a rebuild has computed is compared with the sums of its places, before it is written there.
 
 A page of data that does not fit is what the member has already, if that fits (one that was absent
-may have it); else it is solved without the survivors that have no sum; else its chunk is lost: it
+may have it); else it is solved without the survivors that have no sum; else it is lost: it
 is listed as that, durably, and what was computed is written, so that the chains hold, without a
 sum. A page that had no sum gets one if all that it was computed from had one, and so fitted. The
 same holds for parities, whatever their sums are: the data says what they must be.
@@ -182,7 +182,7 @@ async def _made_right(
     inner = page * PAGE_BYTES
     at = _offset(context, strips, target, index) + inner
     member_set = context.member_set
-    if not context.says_what_is_lost(stripe, cell) or not sums.has(role, at):
+    if not context.says_what_is_lost(stripe, cell, inner) or not sums.has(role, at):
         return None
     if member_set.overlay.covers(role, at, at + PAGE_BYTES):  # newer than the sum
         return None
@@ -195,7 +195,7 @@ async def _made_right(
     if content is None:
         if member_set.unreadable.mender is None:
             raise context.lost_error(stripe, (cell,))
-        await member_set.unreadable.mender.give_up(stripe, 1 << cell)
+        await member_set.unreadable.mender.give_up(stripe, 1 << cell, inner, inner + PAGE_BYTES)
         return False
     part = strips.array(target).reshape(strips.count, context.chunk_bytes)[index]
     part[inner : inner + PAGE_BYTES] = np.frombuffer(content, np.uint8)

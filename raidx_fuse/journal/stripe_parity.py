@@ -231,7 +231,7 @@ class StripeParity:
             ) from None
         if not cells:
             raise _unrecoverable(stripe) from None
-        await mender.give_up(stripe, cells)
+        await mender.give_up(stripe, cells, error.low, error.high)
         band = stripe, error.low, error.high
         before = given_up.get(band, 0)
         if before | cells == before:

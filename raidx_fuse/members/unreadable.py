@@ -60,8 +60,8 @@ class Mender(Protocol):
         """
         ...
 
-    async def give_up(self, stripe: Stripe, cells: int) -> None:
-        """List the data *cells* (a mask) of *stripe* as lost, durably."""
+    async def give_up(self, stripe: Stripe, cells: int, low: int, high: int) -> None:
+        """List the pages in bytes *low* .. *high* - 1 of the data *cells* as lost, durably."""
 
 
 class Unreadable:

@@ -120,7 +120,7 @@ async def test_it_is_healed_when_it_is_written(mode: str, slow: bool) -> None:
     await all_active(rig)
 
 
-async def test_a_rebuild_goes_on_and_lists_what_is_lost() -> None:
+async def test_a_rebuild_goes_on_and_lists_the_pages_that_are_lost() -> None:
     rig = await spied("raid5", 4, chunk_bytes=CHUNK)
     chunk, other = await degraded(rig)
     parity = next(
@@ -140,11 +140,20 @@ async def test_a_rebuild_goes_on_and_lists_what_is_lost() -> None:
         for cell in range(3)
         if layout.place(Stripe(parity), CellIndex(cell))[0] == role
     )
-    lost = sorted(rig.array.context.bad_chunks.first(10))
-    assert lost == sorted({chunk, other, behind})
-    for number in lost:
-        await refused(rig, number * CHUNK)
-        await rig.put(number * CHUNK, noise(CHUNK, number))
+    lost = rig.array.context.bad_chunks
+    assert lost.first(10) == sorted({chunk, other, behind})
+    for number in lost.first(10):
+        assert lost.pages_of(number).bit_count() == 1
+        page = lost.pages_of(number).bit_length() - 1
+        for inner in range(CHUNK // PAGE_BYTES):
+            at = number * CHUNK + inner * PAGE_BYTES
+            if inner == page:
+                await refused(rig, at)
+                await rig.put(at + 512, noise(1024, 1))  # the rest of the page is lost still
+                await refused(rig, at)
+                await rig.put(at, noise(PAGE_BYTES, number))
+            assert await rig.get(at, PAGE_BYTES) == rig.model[at : at + PAGE_BYTES]
+    assert not lost
     await all_active(rig)
 
 
@@ -192,13 +201,13 @@ async def test_parity_at_the_checkpoint_that_nothing_gives_is_that_of_what_is_le
     await rig.array.fail_disk(place_of(rig, 7)[1])
     await rig.in_place()  # of chunk 6 or 7, the old content is needed for the parity
     await mended(rig)  # by what was written over it
-    await refused(rig, 7 * CHUNK)
-    for chunk in (6, 8):
+    await refused(rig, 7 * CHUNK + PAGE_BYTES)
+    for chunk in (6, 7, 8):
         at = chunk * CHUNK
         assert await rig.get(at, CHUNK // 4) == rig.model[at : at + CHUNK // 4]
     at = 6 * CHUNK + PAGE_BYTES + 3 * SECTOR_BYTES
     assert await rig.get(at, 512) == rig.model[at : at + 512]
-    await rig.put(7 * CHUNK, noise(CHUNK, 2))
+    await rig.put(7 * CHUNK + PAGE_BYTES, noise(PAGE_BYTES, 2))
     await rig.in_place()
     assert await rig.get(7 * CHUNK, CHUNK) == rig.model[7 * CHUNK : 8 * CHUNK]
 

@@ -22,10 +22,12 @@ from raidx_fuse.format.configuration.config import (
 from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.lost_chunks import (
     ENCODED_BYTES_MAX,
+    FRAME_BYTES,
     KEY,
     LostChunks,
     decode_chunks,
     encode_chunks,
+    packed,
 )
 from raidx_fuse.format.regions import plan_regions
 from raidx_fuse.format.superblock import BODY_BYTES_MAX
@@ -150,6 +152,11 @@ WRONG = [
     {**encode_chunks(lost(1, 2)), "steps": encode_chunks(lost(3 << 61))["steps"]},
     {"count": 1, "shift": 70, "ranges": encode_chunks(lost(1, 2))["steps"]},
     {"count": 1, "shift": 1, "ranges": encode_chunks(lost(1, 2, 3))["steps"]},
+    {**encode_chunks(lost(1, 2)), "pages": "AAAA"},
+    {**encode_chunks(lost(1, 2)), "pages": packed(b"")},
+    {**encode_chunks(lost(1, 2)), "pages": packed(bytes(39))},
+    {**encode_chunks(lost(1, 2)), "pages": packed(b"\1" + bytes(39))},  # no page
+    {**encode_chunks(lost(1, 2)), "pages": packed(b"\3" + bytes(7) + b"\1" + bytes(31))},
 ]
 
 
@@ -157,6 +164,30 @@ WRONG = [
 def test_lists_of_lost_chunks_that_cannot_be_are_refused(values: object) -> None:
     with pytest.raises(FormatError, match="the list of lost chunks cannot be read"):
         decode_chunks(values)
+
+
+def test_pages_of_chunks_are_kept_and_become_whole_chunks_where_there_is_no_room() -> None:
+    bad = lost(1, 7)
+    for chunk, pages in ((2, 0b0110), (3, 0b1), (9, 0b1011), (7, 0b1), (4, 0b1), (4, 0b1110)):
+        bad.add_pages(chunk, pages, 0b1111)
+    assert bad.parts == {2: 0b0110, 3: 0b1, 9: 0b1011}, "1, 4 and 7 are lost whole"
+    assert [(low // 4096, end // 4096) for low, end in bad.byte_ranges(4 * 4096)] == [
+        *((4, 8), (9, 11), (12, 13), (16, 20), (28, 32), (36, 38), (39, 40))
+    ]
+    encoded = encode_chunks(bad)
+    kept = decode_chunks(encoded)
+    assert (kept.parts, kept.first(9)) == (bad.parts, bad.first(9))
+    small = encode_chunks(bad, len(encoded["steps"]) + FRAME_BYTES)
+    assert "pages" not in small
+    assert (decode_chunks(small).parts, decode_chunks(small).first(9)) == ({}, bad.first(9))
+    assert decode_chunks(encoded, 3).parts == {2: 0b0110}
+    kept.discard_pages(2, 0b0010, 0b1111)
+    kept.discard_pages(1, 0b0111, 0b1111)
+    kept.discard_pages(3, 0b0001, 0b1111)
+    kept.discard_pages(5, 0b0001, 0b1111)  # it was not lost
+    assert [kept.pages_of(chunk) for chunk in (1, 2, 3, 5, 7)] == [0b1000, 0b0100, 0, 0, -1]
+    kept.update(lost(1, 9))
+    assert kept.parts == {2: 0b0100}
 
 
 def test_a_list_cannot_demand_memory_without_end() -> None:

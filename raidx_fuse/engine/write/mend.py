@@ -7,7 +7,7 @@ return. Of pages that misfit their sums, some of the sums may be wrong instead (
 *given up* when its place is needed: by a write there, or by a rebuild, a replacement
 or a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
-1. The data chunks that are lost with it are entered into the list of lost chunks, durably. Not
+1. The pages of data that are lost with it are entered into the list of lost chunks, durably. Not
    those of pages that misfit beside one that is being written: such a page stays as it is, and
    parities are computed so that nothing gives it back (`_stays`).
 2. The place is written, as a test: what follows goes through the log, which must not have content
@@ -333,7 +333,8 @@ class Mender:
             if cell not in stays and (not cells >> cell & 1 or needed.new(cell, at) is None)
         ]
         if gone:
-            await self.give_up(stripe, sum(1 << cell for cell in gone))
+            lost = sum(1 << cell for cell in gone)
+            await self.give_up(stripe, lost, at, at + PAGE_BYTES)
         test: list[MemberIO] = []
         for cell, content in new.items():
             role, begin = context.position(stripe, cell)
@@ -382,11 +383,15 @@ class Mender:
                 stays[cell] = ~np.frombuffer(found, np.uint8)
         return stays
 
-    async def give_up(self, stripe: Stripe, cells: int) -> None:
-        """List the data *cells* (a mask) of *stripe* as lost, durably. Raises RaidxError."""
+    async def give_up(self, stripe: Stripe, cells: int, low: int, high: int) -> None:
+        """List the pages in bytes *low* .. *high* - 1 of the data *cells* as lost, durably.
+
+        *cells* is a mask. Raises RaidxError.
+        """
         context = self.context
-        log.error("%s cannot be read and is lost", context.where(stripe, cells_of(cells)))
-        context.bad_chunks.update(context.layout.logical(stripe, cell) for cell in cells_of(cells))
+        where = context.where(stripe, cells_of(cells))
+        log.error("%s, bytes %d to %d, cannot be read and is lost", where, low, high - 1)
+        context.lose_pages(stripe, cells, low, high)
         await self.keep_lost()
 
     async def _verify(self, written: Sequence[Page]) -> None:

@@ -43,8 +43,8 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.laws import Law
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of, cells_of
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe
+from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.cells import Cover
@@ -233,6 +233,7 @@ class Writer:
     ) -> None:
         """Write those *ranges* of *view*, which begins at *offset*, under the stripes' locks."""
         context = self.context
+        written = [(offset + at, offset + end) for at, end in ranges if at < end]
         while True:
             epoch = context.layout_epoch
             pieces = [piece for at, end in ranges for piece in split(context, offset, at, end)]
@@ -257,6 +258,9 @@ class Writer:
                     ]
             while not await self._write_stripes(pieces, stripes, view, offset):
                 pass
+            if context.bad_chunks:
+                for at, end in written:
+                    self._forgive(at, end)
         finally:
             # switched on meanwhile: readers may have cached old content
             if context.cache is not cache:
@@ -294,7 +298,7 @@ class Writer:
         chunk, low = divmod(at, context.chunk_bytes)
         stripe, cell = context.layout.locate(chunk)
         while True:
-            if context.unwritten_cells(stripe) >> cell & 1 or chunk in context.bad_chunks:
+            if context.unwritten_cells(stripe) >> cell & 1 or context.refused(at, PAGE_BYTES) == at:
                 page[:] = ZEROS[:PAGE_BYTES]
                 return True
             if context.member_set.lost_cells(stripe):
@@ -428,8 +432,6 @@ class Writer:
                 context.note_torn(piece.stripe for piece in first_writes)
                 context.zeros.distrust()
             raise
-        if context.bad_chunks:
-            self._forgive(placed + direct + logged)
         if context.cache is not None:
             self._keep(every)
             for piece in placed:
@@ -538,12 +540,12 @@ class Writer:
             return True
         return await journal.commit(stripes, join(writes), fresh, still_valid)
 
-    def _forgive(self, pieces: list[Piece]) -> None:
-        """Remove chunks that were written completely from the list of lost chunks."""
-        context = self.context
-        for piece in pieces:
-            for cell in cells_of(piece.whole_cells(context.chunk_bytes)):
-                context.bad_chunks.discard(context.layout.logical(piece.stripe, cell))
+    def _forgive(self, offset: int, end: int) -> None:
+        """Take the pages of *offset* .. *end* - 1, which were written whole, off the list."""
+        context, size = self.context, self.context.chunk_bytes
+        for chunk in range(offset // size, (end - 1) // size + 1):
+            begin = chunk * size
+            context.forgive(Chunk(chunk), max(offset - begin, 0), min(end - begin, size))
 
     def _is_cached(self, offset: int, length: int) -> bool:
         """Return True if the cache holds what a write inside one chunk reads or changes."""

@@ -10,6 +10,9 @@ chunks then count as lost than are lost, never fewer:
 
 In memory they are single numbers and ranges, because ranges from a superblock may contain far more
 chunks than memory could hold as single numbers.
+
+Of a chunk perhaps only some pages are lost: then a mask says which. A superblock without room for
+the masks counts these chunks as lost whole.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import binascii
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from raidx_fuse.errors import FormatError
+from raidx_fuse.format.regions import PAGE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +41,7 @@ FRAME_BYTES = 100  # of JSON around the compressed text
 UNPACKED_BYTES_MAX = 32 << 20  # limit of a decompressed list, and so of its memory
 _NUMBERS_MAX = UNPACKED_BYTES_MAX // 8
 _CHUNK_MAX = 1 << 62
+_PART = np.dtype([("step", "<u8"), ("pages", "V32")])  # of 256 pages at most, bit 0: the first
 SHIFT_MAX = 61
 Numbers: TypeAlias = "NDArray[np.uint64]"
 
@@ -45,12 +50,14 @@ class LostChunks(set[int]):
     """The set of lost chunks, kept as single numbers and ranges.
 
     It is empty, as a set, only if no chunk is lost: the check at every request is that of a set.
-    *changes* increases with every change.
+    *changes* increases with every change. *parts*: chunks of which only some pages are lost, with a
+    mask of these.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
+        self.parts: dict[int, int] = {}
         self._starts = array("Q")  # of ranges, ascending, neither adjacent nor overlapping
         self._ends = array("Q")
 
@@ -78,12 +85,40 @@ class LostChunks(set[int]):
         return bool(self._starts) and isinstance(chunk, int) and self._range_of(chunk) >= 0
 
     def add(self, chunk: int) -> None:
-        self.changes += 1
-        super().add(chunk)
+        self.update((chunk,))
 
     def update(self, *others: Iterable[int]) -> None:
         self.changes += 1
-        super().update(*others)
+        for chunks in map(list, others):
+            super().update(chunks)
+            for chunk in chunks:
+                self.parts.pop(chunk, None)
+
+    def pages_of(self, chunk: int) -> int:
+        """Return the mask of the pages of *chunk* that are lost; -1: all."""
+        if chunk not in self:
+            return 0
+        return self.parts.get(chunk, -1)
+
+    def add_pages(self, chunk: int, pages: int, every: int) -> None:
+        """Note that the *pages* of *chunk* (a mask) are lost; it has *every* page."""
+        lost = (self.pages_of(chunk) | pages) & every
+        if lost == every:
+            self.add(chunk)
+        else:
+            self.changes += 1
+            super().add(chunk)
+            self.parts[chunk] = lost
+
+    def discard_pages(self, chunk: int, pages: int, every: int) -> None:
+        """Note that the *pages* of *chunk* were written again; it has *every* page."""
+        lost = self.pages_of(chunk) & every
+        left = lost & ~pages
+        if lost and not left:
+            self.discard(chunk)
+        elif left != lost:
+            self.changes += 1
+            self.parts[chunk] = left
 
     def discard(self, chunk: object) -> None:
         """Note that *chunk* was written again, so that it is no longer lost."""
@@ -91,6 +126,7 @@ class LostChunks(set[int]):
             return
         self.changes += 1
         super().discard(chunk)
+        self.parts.pop(chunk, None)
         at = self._range_of(chunk) if self._starts else -1
         if at >= 0:
             start, end = self._starts[at], self._ends[at]
@@ -108,6 +144,19 @@ class LostChunks(set[int]):
         starts, ends = self.ranges()
         return list(islice(chain.from_iterable(map(range, starts.tolist(), ends.tolist())), count))
 
+    def byte_ranges(self, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield the lost bytes (first, end) of an image of such chunks, ascending."""
+        parts, at = sorted(self.parts), 0
+        for start, end in zip(*(edges.tolist() for edges in self.ranges()), strict=True):
+            while at < len(parts) and parts[at] < end:
+                if start < parts[at]:
+                    yield start * chunk_bytes, parts[at] * chunk_bytes
+                yield from _page_runs(parts[at] * chunk_bytes, self.parts[parts[at]])
+                start = parts[at] + 1
+                at += 1
+            if start < end:
+                yield start * chunk_bytes, end * chunk_bytes
+
     def ranges(self) -> tuple[Numbers, Numbers]:
         """Return starts and ends of all ranges of lost chunks, ascending and not adjacent."""
         alone = np.fromiter(self, np.uint64, len(self))
@@ -115,6 +164,15 @@ class LostChunks(set[int]):
         ends = np.concatenate([np.frombuffer(self._ends, np.uint64), alone + np.uint64(1)])
         order = np.argsort(starts, kind="stable")
         return _joined(starts[order], ends[order])
+
+
+def _page_runs(begin: int, pages: int) -> Iterator[tuple[int, int]]:
+    """Yield the bytes (first, end) of the runs of the mask *pages* of what begins at *begin*."""
+    while pages:
+        first = (pages & -pages).bit_length() - 1
+        count = (~(pages >> first) & (pages >> first) + 1).bit_length() - 1
+        yield begin + first * PAGE_BYTES, begin + (first + count) * PAGE_BYTES
+        pages = pages >> first + count << first + count
 
 
 def _joined(starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
@@ -184,6 +242,9 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
             starts - (behind - lengths).astype(np.uint64), lengths
         )
         text = packed(np.diff(numbers, prepend=np.uint64(0)).astype("<u8").tobytes())
+        parts = packed(_packed_parts(chunks.parts)) if chunks.parts else ""
+        if parts and len(text) + len(parts) <= room_bytes:
+            return {"count": count, "steps": text, "pages": parts}
         if len(text) <= room_bytes:
             return {"count": count, "steps": text}
     fine, coarse = 0, SHIFT_MAX  # the coarsest is one range, or two
@@ -197,13 +258,45 @@ def encode_chunks(chunks: LostChunks, room_bytes: int = ENCODED_BYTES_MAX) -> di
     return {"count": count, "shift": coarse, "ranges": text}
 
 
+def _packed_parts(parts: Mapping[int, int]) -> bytes:
+    """Return the chunks of *parts*, ascending, as steps, each with its mask of pages."""
+    table = np.zeros(len(parts), _PART)
+    chunks = sorted(parts)
+    table["step"] = np.diff(np.array(chunks, np.uint64), prepend=np.uint64(0))
+    masks = b"".join(parts[chunk].to_bytes(_PART["pages"].itemsize, "little") for chunk in chunks)
+    table["pages"] = np.frombuffer(masks, _PART["pages"])
+    return table.tobytes()
+
+
+def _parts(text: object, lost: LostChunks, limit: int) -> dict[int, int]:
+    """Return the masks of pages of *lost* chunks below *limit*. Raises ValueError."""
+    content = unpacked(text, UNPACKED_BYTES_MAX)
+    if not content or len(content) % _PART.itemsize:
+        raise ValueError("no whole masks")
+    table = np.frombuffer(content, _PART)
+    steps = table["step"].astype(np.uint64)
+    if not steps[1:].all():
+        raise ValueError("a chunk twice")
+    masks = (int.from_bytes(mask, "little") for mask in table["pages"].tolist())
+    parts = dict(zip(_risen(steps).tolist(), masks, strict=True))
+    parts = {chunk: mask for chunk, mask in parts.items() if chunk < limit}
+    if not all(parts.values()):
+        raise ValueError("a chunk without a lost page")
+    if not all(chunk in lost for chunk in parts):
+        raise ValueError("pages of a chunk that is not lost")
+    return parts
+
+
 def decode_chunks(values: object, limit: int = _CHUNK_MAX) -> LostChunks:
     """Return the lost chunks below *limit* from the values of `encode_chunks`.
 
     Raises FormatError if *values* are not valid.
     """
     try:
-        return _decode(values, limit)
+        lost = _decode(values, limit)
+        if isinstance(values, dict) and "pages" in values:
+            lost.parts.update(_parts(values["pages"], lost, limit))
+        return lost
     except (ValueError, KeyError, TypeError, binascii.Error, zlib.error) as error:
         raise FormatError(f"the list of lost chunks cannot be read ({error})") from error
 

@@ -37,7 +37,7 @@ _FIELDS: dict[str, frozenset[str] | None] = {
     "away": frozenset({"left", "stripes", "regions", "starts", "shape"}),
     RENAMED: frozenset({"array", "events", "members"}),
     sums.KEY: frozenset(one.name for one in fields(sums.StoredSums)),
-    "bad_chunks": frozenset({"count", "steps", "shift", "ranges"}),
+    "bad_chunks": frozenset({"count", "steps", "pages", "shift", "ranges"}),
     **dict.fromkeys(("health", "pool", *RETIRED)),  # for people, and where nothing is lost without
 }
 """The fields of each job; None: whatever there is, a reader ignores what it does not know."""

@@ -443,8 +443,8 @@ class _ArrayOracle(_Oracle):
         for number, sector in enumerate((await self._read(array))[""]):
             wanted = content[number * SECTOR_BYTES : (number + 1) * SECTOR_BYTES]
             at = self.parts.in_image(number) * SECTOR_BYTES
-            # A lost chunk that the parts do not cover whole stays lost.
-            if sector != wanted and (sector or at // context.chunk_bytes not in context.bad_chunks):
+            # A lost page that the parts do not cover whole stays lost.
+            if sector != wanted and (sector or context.refused(at, SECTOR_BYTES) is None):
                 raise ViolationError("a write after the recovery reads back wrong")
 
 

@@ -358,8 +358,8 @@ MUTANTS = (
     Mutant(
         "solved-for-absent-members-and-not-compared",
         "raidx_fuse/engine/read_cells.py",
-        "            if role in member_set.lost_at(stripe) and not",
-        "            if role in member_set.lost_at(stripe) or not",
+        "                if is_absent and not context",
+        "                if is_absent or not context",
         "a degraded read returns what rotten survivors without sums give back",
         ABSENT,
         ABSENT_TESTS,
