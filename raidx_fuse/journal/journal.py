@@ -50,7 +50,7 @@ from raidx_fuse.journal.ring import LogMembers, RecordsInFlight, Ring, Tail
 from raidx_fuse.journal.stripe_parity import Chooser
 from raidx_fuse.journal.unsettled import Unsettled
 from raidx_fuse.laws import Law, LawError
-from raidx_fuse.layouts.numbers import Chunk, Stripe
+from raidx_fuse.layouts.numbers import Chunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.loop.tasks import tick_after
 from raidx_fuse.store.cells import Cells
@@ -232,13 +232,15 @@ class Journal:
         moves: Sequence[Move] = (),
         unwritten: Sequence[Chunk] = (),
         mark: int | None = None,
+        unverified: Sequence[tuple[Role, int]] = (),
     ) -> bool:
         """Commit one atomic change of *stripes*, whose locks the caller holds; return True.
 
         * *writes*: the new content; the caller may reuse the buffers afterwards;
         * *fresh*, *unwritten*: chunks that become written, and chunks that become unwritten;
         * *moves*: new places of cells of bundles (*writes* has the content for them);
-        * *mark*: a new watermark of a restripe.
+        * *mark*: a new watermark of a restripe;
+        * *unverified*: (role, byte offset) of the pages that get no sum when they are placed.
 
         *still_valid* is called before the record is written: another member may have taken a role
         while the commit waited for space, and must not get what was planned for the old one. If it
@@ -267,6 +269,7 @@ class Journal:
         sequence, record = await self.append(stripes, body, role_epoch)
         try:
             self.take_effect(record, body, writes)
+            self.overlay.doubt(unverified)  # in the same step: the layer may be frozen in the next
             self.unsettled.with_parity.update(stripes)
             self.unsettled.drop_closed(stripes)
             self.written.set_bits(fresh)

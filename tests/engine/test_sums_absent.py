@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -215,6 +216,37 @@ async def test_a_part_of_a_page_without_a_sum_is_written_beside_what_the_code_gi
         await array.context.journal.drain()
         await _all_have_sums(array)
         await parity_holds(array)
+
+
+async def test_a_checkpoint_between_two_records_of_a_request_gives_no_sum_to_what_is_unverified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = await with_sums("raid5", 4)
+    async with open_array(members) as array:
+        await array.set("journal", "full")
+        content = random.Random(1).randbytes(array.context.journal.capacity)
+        await array.write(0, content)
+        journal = array.context.journal
+        await journal.drain()
+        role, at = forget(array, 0, 0)
+        gone = array.context.position(Stripe(0), CellIndex(1))[0]
+        await array.fail_disk(gone)  # so that all of it is logged with its parity
+        forget(array, 0, 2)
+        commit, records = journal.commit, 0
+
+        async def placed(*args: Any, **options: Any) -> bool:
+            nonlocal records
+            records += 1
+            done = await commit(*args, **options)
+            await journal.place()
+            return done
+
+        monkeypatch.setattr(journal, "commit", placed)
+        await array.write(100, content[100 : len(content) // 2])
+        assert records > 1
+        assert array.member_set.sums is not None
+        assert array.member_set.sums.lacks(role, at, PAGE)
+        assert await array.read(0, len(content)) == content
 
 
 @pytest.mark.parametrize("journal", ["partial", "full", "none"])

@@ -43,7 +43,7 @@ from raidx_fuse.engine.write.small import SmallWrite
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.laws import Law
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import ZEROS
@@ -421,8 +421,6 @@ class Writer:
                         unverified=unverified,
                     )
                 if await self._write_content(every[0], logged, every[1:], epoch):
-                    for piece in logged:
-                        context.journal.overlay.doubt(piece.unverified_places(context))
                     break
                 placed += [piece for piece in direct if not context.is_unwritten(piece.stripe)]
                 direct = [piece for piece in direct if context.is_unwritten(piece.stripe)]
@@ -523,22 +521,28 @@ class Writer:
             fresh = []
         stripes: list[Stripe] = []
         writes: list[MemberIO] = []
+        unverified: list[tuple[Role, int]] = []
         size = 0
         for piece, record in zip(logged, records, strict=True):
             # Each stripe is atomic by itself; a request of many stripes is split into records
             # that fit the ring.
             more = sum(request[3] for request in record.writes)
             if stripes and size + more > journal.capacity // 4:
-                if not await journal.commit(stripes, join(writes), fresh, still_valid):
+                if not await journal.commit(
+                    stripes, join(writes), fresh, still_valid, unverified=unverified
+                ):
                     return False
-                stripes, writes, fresh, size = [], [], [], 0
+                stripes, writes, fresh, unverified, size = [], [], [], [], 0
             stripes.append(piece.stripe)
             writes += record.writes
             fresh += record.fresh
+            unverified += piece.unverified_places(context)
             size += more
         if not stripes and not fresh:
             return True
-        return await journal.commit(stripes, join(writes), fresh, still_valid)
+        return await journal.commit(
+            stripes, join(writes), fresh, still_valid, unverified=unverified
+        )
 
     def _forgive(self, offset: int, end: int) -> None:
         """Take the pages of *offset* .. *end* - 1, which were written whole, off the list."""
