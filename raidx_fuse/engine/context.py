@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -28,6 +28,7 @@ from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.dirty_bitmap import DirtyBitmap
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.sums import Page
 from raidx_fuse.store.written_map import WrittenMap
 
 log = logging.getLogger(__name__)
@@ -312,6 +313,24 @@ class ArrayContext:
             chunk = self.layout.logical(stripe, cell)
             self.bad_chunks.add_pages(chunk, pages, self._every_page)
 
+    def copied_unverified(
+        self, stripe: Stripe, cell: CellIndex, places: Iterable[tuple[Role, int]]
+    ) -> list[tuple[Role, int]]:
+        """Return the pages (role, byte offset) that get no sum in copies of a cell at *places*.
+
+        They are listed as lost: what is copied of them is not what was written.
+        """
+        if not self.bad_chunks or cell >= self.code.data_count:
+            return []
+        lost = self.bad_chunks.pages_of(self.layout.logical(stripe, cell)) & self._every_page
+        pages = range(0, self.chunk_bytes if lost else 0, PAGE_BYTES)
+        return [
+            (role, begin + at)
+            for role, begin in places
+            for at in pages
+            if lost >> at // PAGE_BYTES & 1
+        ]
+
     def forgive(self, chunk: Chunk, low: int, high: int) -> None:
         """Take the whole pages in the bytes *low* .. *high* - 1 of *chunk* off the list."""
         pages = (1 << high // PAGE_BYTES) - (1 << -(-low // PAGE_BYTES))
@@ -369,23 +388,32 @@ class ArrayContext:
         )
 
     async def write_cells(
-        self, stripe: Stripe, requests: list[MemberIO], role_epoch: int, cover: Cover
+        self,
+        stripe: Stripe,
+        requests: list[MemberIO],
+        role_epoch: int,
+        cover: Cover,
+        unverified: Sequence[tuple[Role, int]] = (),
     ) -> None:
         """Write whole cells of *stripe*, all or nothing, for a job that holds the stripe's lock.
 
-        That is through the log, or in mode none past it under *cover*. Raises MemberLostError if
-        another member took a role since *role_epoch*.
+        That is through the log, or in mode none past it under *cover*. The *unverified* pages
+        (role, byte offset) get no sums. Raises MemberLostError if another member took a role since
+        *role_epoch*.
         """
         self.forget_stripe(stripe)
         self.changes.note((stripe,))
         try:
             if self.journal.mode != "none" or self.journal.holds(stripe):
                 if not await self.journal.commit(
-                    [stripe], requests, (), lambda: role_epoch == self.member_set.role_epoch
+                    *([stripe], requests, ()),
+                    lambda: role_epoch == self.member_set.role_epoch,
+                    unverified=unverified,
                 ):
                     raise MemberLostError
             else:
-                await self.cells.write(requests, cover, (stripe,))
+                pages = self.sum_pages(unverified)
+                await self.cells.write(requests, cover, (stripe,), unverified=pages)
         finally:
             self.forget_stripe(stripe)
 
@@ -409,6 +437,11 @@ class ArrayContext:
                         self.where(stripe, (cell,)),
                     )
                 self.bad_chunks.add(chunk)
+
+    def sum_pages(self, places: Iterable[tuple[Role, int]]) -> list[Page]:
+        """Return the pages of sums at *places* (role, byte offset); none without checksums."""
+        sums = self.member_set.sums
+        return [] if sums is None else [sums.page_at(*place) for place in places]
 
     def forget_stripe(self, stripe: Stripe) -> None:
         """Drop every cached page of *stripe*, data and parity."""

@@ -115,7 +115,7 @@ class ChunkMover:
         context = self.context
         while True:
             try:
-                writes = await self._contents(moves)
+                writes, unverified = await self._contents(moves, give_up)
                 break
             except MemberLostError:
                 if not give_up or self.problem(moves) is not None:
@@ -133,19 +133,26 @@ class ChunkMover:
             begun = self.problem(moves) is None
             return begun
 
-        if not await context.journal.commit(bundles, writes, (), still_valid, moves):
+        if not await context.journal.commit(
+            bundles, writes, (), still_valid, moves, unverified=unverified
+        ):
             return False
         context.traffic.count_moved(len(moves))
         return True
 
-    async def _contents(self, moves: Sequence[Move]) -> list[MemberIO]:
+    async def _contents(
+        self, moves: Sequence[Move], lists: bool
+    ) -> tuple[list[MemberIO], list[tuple[Role, int]]]:
         """Read the content that *moves* take along; return the writes at the new places.
+
+        With them come the pages (role, byte offset) there that get no sums: they are lost. *lists*:
+        as `CellReader`.
 
         Raises UnrecoverableError, MemberLostError and what the members raise.
         """
         context, layout = self.context, self.layout
         size = context.chunk_bytes
-        reader = CellReader(context)
+        reader = CellReader(context, lists=lists)
         writes: list[MemberIO] = []
         zero_roles = context.zeros.recorded()
         begin = context.member_set.data_offset
@@ -161,4 +168,7 @@ class ChunkMover:
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
         await reader.run()
-        return writes
+        unverified: list[tuple[Role, int]] = []
+        for (cell, _role, _chunk), place in zip(moves, places, strict=True):
+            unverified += context.copied_unverified(*stripe_and_cell(cell, layout.length), [place])
+        return writes, unverified

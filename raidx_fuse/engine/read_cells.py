@@ -43,13 +43,20 @@ class CellReader:
 
     The caller holds the locks of stripes of which cells are lost: chains hold only while no write
     to the stripe is under way. What is solved of a page that its member has, but cannot read, must
-    fit the page's sum, if *compares*.
+    fit the page's sum, if *compares*. If nothing does, *lists* has it listed as lost, and lets it
+    be what the chains have, so that they hold where it goes; else it is an error.
     """
 
     def __init__(
-        self, context: ArrayContext, *, background: bool = True, compares: bool = True
+        self,
+        context: ArrayContext,
+        *,
+        background: bool = True,
+        compares: bool = True,
+        lists: bool = False,
     ) -> None:
         self.context = context
+        self._lists = lists
         self._background = background
         self._compares = compares
         self._wide: list[tuple[Any, memoryview]] = []
@@ -177,6 +184,10 @@ class CellReader:
                     continue
                 sums.note_contradiction(role, at)
                 content = await solve_otherwise(context, sums, stripe, cell, low + inner)
-                if content is None:
+                if content is not None:
+                    view[inner : inner + PAGE_BYTES] = content.data
+                    continue
+                mender, begun = member_set.unreadable.mender, low + inner
+                if not self._lists or mender is None or cell >= context.code.data_count:
                     raise context.lost_error(stripe, (cell,))
-                view[inner : inner + PAGE_BYTES] = content.data
+                await mender.give_up(stripe, 1 << cell, begun, begun + PAGE_BYTES)

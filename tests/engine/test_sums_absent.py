@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
@@ -273,6 +274,59 @@ async def test_nothing_that_was_not_verified_gets_a_sum(journal: str) -> None:
         assert await array.read(0, 3 * CHUNK) == content[: 3 * CHUNK]
         await parity_holds(array)  # a scrub, which gives them sums
         await _all_have_sums(array)
+
+
+@pytest.mark.parametrize("job", ["live", "piggyback", "restripe"])
+@pytest.mark.parametrize("journal", ["partial", "full", "none"])
+async def test_jobs_list_a_page_that_contradicts_its_sum_and_go_on(job: str, journal: str) -> None:
+    """A survivor has rotted, and has no sum, while another member is absent."""
+    members = await with_sums("raid5" if job != "piggyback" else "raid4", 4)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.set("journal", journal)
+        await array.write(0, content)
+        await array.context.journal.drain()
+        if job == "restripe":
+            await array.restripe([spare()], "raid4", {})
+        else:
+            await array.grow([spare()], job if job == "piggyback" else None)
+        (running,) = array.jobs.running()
+        running.pause()
+        await array.fail_disk(1)
+        layout, growth, gone = array.context.layout, array.context.growth, list[int]()
+        for at in range(0, SIZE, CHUNK):
+            source = layout.locate(at // CHUNK)
+            stays = growth and growth.layout.place_in(*source, after=True) == layout.place(*source)
+            if layout.place(*source)[0] == 1 and not stays:
+                gone.append(at)
+        lost = gone[len(gone) // 2] + 2 * PAGE
+        stripe, cell = layout.locate(lost // CHUNK)
+        beside = (layout.locate(at // CHUNK) for at in range(0, SIZE, CHUNK))
+        other = next(c for s, c in beside if s == stripe and c != cell)
+        role, at = forget(array, stripe, other, 2)
+        members[role].memory[at] ^= 1
+        rotten = layout.logical(stripe, other) * CHUNK + 2 * PAGE
+        running.resume()
+        with trio.fail_after(60):
+            result = await array.jobs.wait(running.job_id)
+        assert (result["state"], result["error"]) == ("done", None)
+        for place in range(0, SIZE, PAGE):
+            if place == lost:
+                with pytest.raises(RaidxError):
+                    await array.read(place, PAGE)
+            elif place != rotten:  # of that nothing says that it is wrong
+                assert await array.read(place, PAGE) == content[place : place + PAGE]
+        assert array.context.bad_chunks.parts == {lost // CHUNK: 0b0100}
+        role, at = where(array, lost - lost % CHUNK)
+        sums = array.member_set.sums
+        assert sums is not None
+        assert sums.lacks(role, at + 2 * PAGE, PAGE)
+        assert not sums.lacks(role, at, PAGE)
+        await array.write(lost, content[lost : lost + PAGE])
+        assert await array.read(lost, PAGE) == content[lost : lost + PAGE]
+    async with open_array(array.member_set.present().values(), start_degraded=True) as array:
+        assert await array.read(lost, PAGE) == content[lost : lost + PAGE]
+        assert not array.context.bad_chunks
 
 
 async def test_what_was_not_verified_proves_no_sum_wrong() -> None:

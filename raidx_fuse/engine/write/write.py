@@ -56,7 +56,6 @@ from raidx_fuse.store.io_tuples import (
     MemberRead,
     join,
 )
-from raidx_fuse.store.sums import Page, Sums
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
@@ -109,12 +108,6 @@ def _cache(context: ArrayContext, piece: Piece, view: memoryview) -> None:
     for cell, low, high in piece.parts():
         address = address_of(context.layout, piece.stripe, cell) + low
         context.cache.wrote(address, piece.content(view, cell, low, high))
-
-
-def _unverified_pages(context: ArrayContext, pieces: Sequence[Piece], sums: Sums) -> Sequence[Page]:
-    """Return the pages of *pieces*, whose requests go past the log, that get no sum."""
-    places = [place for piece in pieces for place in piece.unverified_places(context)]
-    return [sums.page_at(*place) for place in places]
 
 
 class _UnreadableError(Exception):
@@ -413,12 +406,13 @@ class Writer:
                         self._require_bypass(direct)
                     context.traffic.past_log += 1
                     changed = [piece.stripe for piece in direct]
-                    sums = context.member_set.sums
-                    unverified = () if sums is None else _unverified_pages(context, direct, sums)
+                    unverified = [
+                        place for piece in direct for place in piece.unverified_places(context)
+                    ]
                     await context.cells.write(
                         *(join(every[0].writes), Cover.MARKED, changed),
                         background=False,
-                        unverified=unverified,
+                        unverified=context.sum_pages(unverified),
                     )
                 if await self._write_content(every[0], logged, every[1:], epoch):
                     break

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,14 @@ class Change:
     """One change of *stripe*'s parity.
 
     With it, the chunks *fresh* become written and the chunks *unwritten* become unwritten again.
+    The *unverified* pages (role, byte offset) of the parity get no sums.
     """
 
     stripe: Stripe
     writes: list[MemberIO]
     fresh: list[Chunk]
     unwritten: list[Chunk]
+    unverified: list[tuple[Role, int]] = field(default_factory=list)
 
 
 def live_moves(
@@ -107,7 +109,7 @@ class Reads:
     def __init__(self, context: ArrayContext, count: int) -> None:
         self.context = context
         self.arenas: list[Arena] = []
-        self._reader = CellReader(context)
+        self._reader = CellReader(context, lists=True)
         self._count = count
         self._slots: Iterator[tuple[memoryview, Bytes]] | None = None
 
@@ -192,6 +194,7 @@ class Copier:
         context = self.context
         epoch = context.member_set.role_epoch
         direct: list[MemberIO] = []
+        unverified: dict[Stripe, list[tuple[Role, int]]] = {}
         held: dict[Stripe, list[MemberIO]] = {}
         holds, size = context.journal.holds, context.chunk_bytes
         for stripe, cell, view in zip(load.stripes, load.cells, load.views, strict=True):
@@ -202,6 +205,9 @@ class Copier:
                 [view],
                 size,
             )
+            if context.bad_chunks:
+                lost = context.copied_unverified(stripe, cell, [request[:2]])
+                unverified.setdefault(stripe, []).extend(lost)
             if holds(stripe):
                 held.setdefault(stripe, []).append(request)
             else:
@@ -210,12 +216,16 @@ class Copier:
         for writes in (direct, *held.values()):
             context.member_set.reserve(writes)
         changes = list(self._raised(load)) if self.piggyback and not self.back else []
-        await context.cells.write(direct, Cover.VACANT)
+        apart = [
+            place for stripe in unverified if stripe not in held for place in unverified[stripe]
+        ]
+        await context.cells.write(direct, Cover.VACANT, unverified=context.sum_pages(apart))
         most = max(1, context.journal.capacity // 8 // context.chunk_bytes)
         for stripe, requests in held.items():
             for at in range(0, len(requests), most):
                 part = requests[at : at + most]
-                await context.write_cells(stripe, part, epoch, Cover.VACANT)
+                lost = unverified.get(stripe, [])
+                await context.write_cells(stripe, part, epoch, Cover.VACANT, lost)
         if changes and not held and self._changes_in_place(load.stripes):
             await self._change_in_place(changes)
         elif changes:
@@ -230,16 +240,20 @@ class Copier:
         """Yield the changes that make the old copies part of their stripes' parity."""
         context = self.context
         new_chunks: dict[Stripe, list[Chunk]] = {}
-        layout = self.layout
+        unverified: dict[Stripe, list[tuple[Role, int]]] = {}
+        layout, parity = self.layout, CellIndex(self.layout.code.data_count)
         for stripe, cell in zip(load.stripes, load.cells, strict=True):
             chunk = layout.logical(stripe, layout.partner(stripe, cell))
             new_chunks.setdefault(stripe, []).append(chunk)
+            if stripe in load.parities:
+                lost = context.copied_unverified(stripe, cell, [context.position(stripe, parity)])
+                unverified.setdefault(stripe, []).extend(lost)
         for stripe, chunks in new_chunks.items():
             writes: list[MemberIO] = []
             if stripe in load.parities:
-                position = context.position(stripe, CellIndex(layout.code.data_count))
+                position = context.position(stripe, parity)
                 writes = [(*position, [load.parities[stripe][0]], context.chunk_bytes)]
-            yield Change(stripe, writes, chunks, [])
+            yield Change(stripe, writes, chunks, [], unverified.get(stripe, []))
 
     # -- going back ----------------------------------------------------------------------------
 
@@ -315,6 +329,7 @@ class Copier:
                 [chunk for change in group for chunk in change.fresh],
                 lambda: epoch == context.member_set.role_epoch,
                 unwritten=[chunk for change in group for chunk in change.unwritten],
+                unverified=[place for change in group for place in change.unverified],
             ):
                 raise MemberLostError
 
@@ -336,7 +351,8 @@ class Copier:
         async with context.cells.marked(stripes):
             if not self._changes_in_place(stripes):
                 raise MemberLostError
-            await context.cells.write(join(writes), Cover.MARKED, stripes)
+            lost = context.sum_pages(place for change in changes for place in change.unverified)
+            await context.cells.write(join(writes), Cover.MARKED, stripes, unverified=lost)
             await context.written.mark(
                 [chunk for change in changes for chunk in change.fresh],
                 [chunk for change in changes for chunk in change.unwritten],

@@ -29,7 +29,8 @@ class Prepared:
     """What one window writes: *direct* and *logged* requests.
 
     *stripes* are the target stripes, *touched* those of them that go through the log; *places* are
-    the whole chunks (role, byte offset) that become written; *moved* counts the chunks.
+    the whole chunks (role, byte offset) that become written; *moved* counts the chunks. The
+    *unverified* pages (role, byte offset) get no sums: they, or data in them, are lost.
     """
 
     direct: list[MemberIO] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Prepared:
     touched: list[Stripe] = field(default_factory=list)
     places: list[tuple[Role, int]] = field(default_factory=list)
     moved: int = 0
+    unverified: list[tuple[Role, int]] = field(default_factory=list)
 
     @property
     def logged_chunks(self) -> int:
@@ -114,7 +116,7 @@ class Copier:
 
     async def _read(self, wanted: dict[Stripe, int]) -> dict[int, Slot]:
         """Return the content of cells by index; lost ones are solved by their chains."""
-        reader = CellReader(self.context)
+        reader = CellReader(self.context, lists=True)
         values: dict[int, Slot] = {}
         for stripe, cells in wanted.items():
             numbers = cells_of(cells)
@@ -145,6 +147,7 @@ class Copier:
                 if window.first <= chunk < window.end:
                     moving |= 1 << cell
             writes = self._stripe(stripe, written[stripe], moving, values)
+            prepared.unverified += self._unverified(stripe, written[stripe], moving)
             prepared.moved += moving.bit_count()
             prepared.places += [(role, offset) for role, offset, _, _ in writes]
             number = self.layout.stripe_of(self.target, stripe)
@@ -182,6 +185,20 @@ class Copier:
                 place = self._position(stripe, CellIndex(code.data_count + parity))
                 writes.append((*place, [view], size))
         return writes
+
+    def _unverified(
+        self, stripe: Stripe, chunks: dict[CellIndex, int], moving: int
+    ) -> list[tuple[Role, int]]:
+        """Return the pages of one target stripe that get no sums."""
+        context, code = self.context, self.target.code
+        found: list[tuple[Role, int]] = []
+        for cell, chunk in chunks.items() if context.bad_chunks else ():
+            places = [self._position(stripe, cell)] if moving >> cell & 1 else []
+            for parity, support in enumerate(code.support):
+                if support >> cell & 1:
+                    places.append(self._position(stripe, CellIndex(code.data_count + parity)))
+            found += context.copied_unverified(*self.layout.locate_index(chunk), places)
+        return found
 
     def _position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:
         role, chunk = self.target.place(stripe, cell)

@@ -228,7 +228,8 @@ class Restripe(Job):
         context = self.context
         context.member_set.reserve_chunks(prepared.places)
         if prepared.direct:
-            await context.cells.write(prepared.direct, Cover.VACANT)
+            lost = context.sum_pages(prepared.unverified)
+            await context.cells.write(prepared.direct, Cover.VACANT, unverified=lost)
             await context.cells.save_sums()
             await context.member_set.flush()
             if self.blocked() is not None:
@@ -242,7 +243,10 @@ class Restripe(Job):
             return begun
 
         return await context.journal.commit(
-            prepared.touched, prepared.logged, (), still_valid, mark=window.mark
+            *(prepared.touched, prepared.logged, ()),
+            still_valid,
+            mark=window.mark,
+            unverified=prepared.unverified,
         )
 
     async def finish(self, completed: bool) -> None:

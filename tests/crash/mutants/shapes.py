@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "watermark-of-a-restripe-off-by-one",
         RESTRIPE_FILE,
-        "prepared.touched, prepared.logged, (), still_valid, mark=window.mark",
-        "prepared.touched, prepared.logged, (), still_valid, mark=window.mark + 1",
+        "            mark=window.mark,\n            unverified=prepared.unverified,",
+        "            mark=window.mark + 1,\n            unverified=prepared.unverified,",
         "one chunk is looked for on the side where it does not lie",
         RESTRIPE,
         RESTRIPE_TESTS,
