@@ -40,6 +40,7 @@ from raidx_fuse.format.configuration.fitting import RESERVE_BYTES, fitted
 from raidx_fuse.format.configuration.lost_chunks import KEY, decode_chunks, encode_chunks
 from raidx_fuse.format.configuration.saved_jobs import without_retired
 from raidx_fuse.format.configuration.sums import without_sums
+from raidx_fuse.jobs.fill_sums import heal_rot
 from raidx_fuse.jobs.grow.copies import CopiesOperation
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.jobs.grow.operation import GrowOperation
@@ -421,6 +422,8 @@ class Array:
             member_set.unreadable.connect(self.mender)  # gives up pages that the log needs, if lost
         if self.read_only:
             self.replayed = await replay(self.context.journal, member_set, found)
+            if member_set.sums is not None:  # there is no resync, but rot beside what was written
+                self.context.dirty_bitmap.guard(lambda stripe: heal_rot(self.context, [stripe]))
             return
         if member_set.lost and not start_degraded:
             await require_redoable(self.context.journal, member_set, found)

@@ -77,8 +77,8 @@ async def heal_rot(context: ArrayContext, stripes: Sequence[Stripe]) -> None:
     whatever was acknowledged, or flushed, changed more columns of a page position than the code
     tolerates to lose: that is its distance. So where no more columns than that misfit, and the
     others give back what fits every sum, the bytes of before are the right ones, or as right as the
-    new ones of a write that nobody was told of. The locks of the stripes are held. Raises what the
-    members raise.
+    new ones of a write that nobody was told of. A start for reading keeps them in memory, over the
+    home places. The locks of the stripes are held. Raises what the members raise.
     """
     member_set, code = context.member_set, context.code
     if member_set.sums is None or not code.parity_count:
@@ -122,6 +122,13 @@ async def _heal_stripe(context: ArrayContext, sums: Sums, stripe: Stripe) -> Non
     if requests:
         # They count as no misfits: a write that was cut looks the same.
         log.warning("stripe %d: %d pages are again what they were", stripe, len(requests))
+        if context.member_set.read_only:
+            overlay = context.member_set.overlay
+            for role, at, (healed,), _ in requests:
+                newest = bytearray(healed)
+                overlay.patch(role, at, [newest])  # what the log has
+                overlay.put(role, at, newest)
+            return
         await context.cells.write(requests, Cover.SAME, (stripe,))
 
 

@@ -320,6 +320,10 @@ async def test_rot_beside_what_was_being_written_at_a_crash_is_healed(
             memory_of(member)[:] = image
             part = slice(regions.sums.offset, regions.sums.end)
             memory_of(member)[part] = later[part]
+    before = [bytes(memory_of(member)) for member in members]
+    async with open_array(members, read_only=True) as array:
+        assert await array.read(0, len(content)) == content
+    assert [bytes(memory_of(member)) for member in members] == before
     async with open_array(members) as array:
         assert array.context.dirty_bitmap.pending_regions()
         await jobs_ended(array)
