@@ -57,7 +57,8 @@ class MountOptions:
     *source* is shown in the kernel's mount table. *page_cache* lets the kernel cache file data;
     without it each read and write of the image reaches the array. *mode* are the permissions of the
     images. *nbd* describes the door for NBD clients beside the mount, if there is one. *deferral*
-    is that of the volumes' journals, *sources* those of all front ends.
+    is that of the volumes' journals, *sources* those of all front ends. *space* returns the bytes
+    that the arrays have for volumes, and how many of them are written: df shows them.
     """
 
     source: str = "raidx"
@@ -68,6 +69,7 @@ class MountOptions:
     nbd: Callable[[], NbdServer] | None = None
     deferral: Deferral = field(default_factory=Deferral)
     sources: Sources | None = None
+    space: Callable[[], tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ async def serve(
         page_cache=options.page_cache,
         mode=options.mode,
         deferral=options.deferral,
+        space=options.space,
     )
     server = control_server.ControlServer(files.socket, control_handler)
     try:

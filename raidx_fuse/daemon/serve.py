@@ -292,10 +292,22 @@ class _Serving:
             nbd=None if door is None else partial(_described, door),
             deferral=self.deferral,
             sources=self.sources,
+            space=self._space,
         )
         shown = [volume for volumes in self.arrays for volume in volumes.volumes]
         async with _opened(door):
             await serve(shown, request.mountpoint, self.dispatcher.handle, on_ready, options)
+
+    def _space(self) -> tuple[int, int]:
+        """Return the bytes that the arrays have for volumes, and how many of them are written."""
+        total = written = 0
+        for volumes in self.arrays:
+            array = volumes.array
+            total += array.room_bytes
+            context = array.context
+            chunks = context.written.count_written()
+            written += min(chunks * context.chunk_bytes, array.room_bytes)
+        return total, written
 
 
 def _note_loads(watches: Sequence[Watch], sampler: Sampler) -> None:

@@ -107,7 +107,8 @@ class VolumeOperations(pyfuse3.Operations):
 
     *page_cache* lets the kernel cache file data; without it every read and write comes here.
     *mode* are the permissions of an image; one for others lets them enter the directory too.
-    *deferral* is that of the session loop and of the volumes' journals.
+    *deferral* is that of the session loop and of the volumes' journals. *space* returns the bytes
+    that there are for volumes, and how many are written; None: those of *volumes*, all of them.
     *started* is called once, when the kernel has accepted the session. *mounted_ns* becomes the
     files' time stamps (ns since 1970). *bugs* counts handlers that raised something other than
     RaidxError; each was answered EIO and logged with its traceback.
@@ -125,8 +126,10 @@ class VolumeOperations(pyfuse3.Operations):
         page_cache: bool = False,
         mode: int = 0o600,
         deferral: Deferral | None = None,
+        space: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         super().__init__()
+        self._space = space
         self.bugs = 0
         self.failures = 0
         self._volumes: list[Volume] = []  # by inode; those that are hidden keep theirs
@@ -327,12 +330,14 @@ class VolumeOperations(pyfuse3.Operations):
     readlink = _refuse(errno.EINVAL)
 
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        """Describe a full file system of the volumes' size."""
+        """Describe a file system of the *space*; what is not written is free."""
         data = StatvfsData()
         data.f_bsize = data.f_frsize = _BLOCK_BYTES
         shown = [self._volume(inode) for inode in self._by_name.values()]
-        data.f_blocks = sum(volume.size_bytes for volume in shown) // _BLOCK_BYTES
-        data.f_bfree = data.f_bavail = 0
+        size = sum(volume.size_bytes for volume in shown)
+        total, written = (size, size) if self._space is None else self._space()
+        data.f_blocks = total // _BLOCK_BYTES
+        data.f_bfree = data.f_bavail = (total - written) // _BLOCK_BYTES
         data.f_files = len(shown)
         data.f_ffree = data.f_favail = 0
         data.f_namemax = 255

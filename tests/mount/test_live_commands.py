@@ -44,6 +44,9 @@ def test_status_and_its_exit_statuses(
     assert [member["state"] for member in status["members"]].count("failed") == 1
     assert "cannot be spared" in raid5.refused("fail-disk", "ARRAY", "2")
     raid5.raidx("status", make_array().mnt, "--check", status=4)
+    space = os.statvfs(raid5.mnt)
+    sizes = [blocks * space.f_frsize for blocks in (space.f_blocks, space.f_bavail)]
+    assert sizes == [status["size"], status["size"] - WRITTEN_BYTES], "df: what is not written"
     page = raid5.raidx("status", "ARRAY").stdout
     assert "action:" in page
     brief = raid5.raidx("status", "ARRAY", "--brief").stdout
