@@ -29,6 +29,15 @@ MEMBER_COUNTERS = (
     ("write_bytes", "member_written_bytes", "Bytes written to a member."),
     ("errors", "member_errors", "Errors of a member."),
 )
+DRIVE_GAUGES = (
+    ("temperature_celsius", "Temperature of a drive below members."),
+    ("powered_on_hours", "Hours that a drive has been on."),
+    ("reallocated_sectors", "Sectors that a drive has replaced."),
+    ("pending_sectors", "Sectors that a drive cannot read."),
+    ("media_errors", "Media errors of a drive."),
+    ("worn_ratio", "Share of its endurance that a drive has used."),
+    ("passed", "1 if a drive says that it does not expect to fail."),
+)
 SUM_COUNTERS = (
     ("misfits", "sum_misfits", "Pages that did not fit their checksums."),
     ("healed", "sum_healed", "Pages that did not fit their checksums and were written anew."),
@@ -112,6 +121,10 @@ def families(status: Document, reports: Mapping[str, Document]) -> Iterator[Any]
     sums = [((name,), array["sums"]) for name, array in arrays.items() if "sums" in array]
     for key, name, text in SUM_COUNTERS:
         yield counter(name, text, ("array",), ((labels, each[key]) for labels, each in sums))
+    drives = [((n, d["path"]), d) for n, array in arrays.items() for d in array.get("drives", ())]
+    for key, text in DRIVE_GAUGES:
+        known = [(labels, each[key]) for labels, each in drives if each[key] is not None]
+        yield gauge(f"drive_{key}", text, ("array", "drive"), known)
     members = [
         ((name, str(member["role"]), member["path"]), member, report["interval_seconds"])
         for name, report in reports.items()

@@ -183,6 +183,23 @@ class Host(TypedDict):
     full: bool
 
 
+class Drive(TypedDict):
+    """What a drive with *members* says of itself (SMART); None: it does not say that.
+
+    *passed*: it does not expect to fail. *worn_ratio*: of its endurance.
+    """
+
+    path: str
+    members: list[str]
+    passed: bool | None
+    temperature_celsius: Number | None
+    powered_on_hours: Count | None
+    reallocated_sectors: Count | None
+    pending_sectors: Count | None
+    media_errors: Count | None
+    worn_ratio: Ratio | None
+
+
 class UnreadablePlace(TypedDict):
     """A range of a member that could not be read; *image_offset* None: it is no content."""
 
@@ -314,6 +331,7 @@ class RunningDetails(TypedDict):
     lost_chunks: NotRequired[Count]
     host_full: NotRequired[bool]
     hosts: NotRequired[list[Host]]
+    drives: NotRequired[list[Drive]]
     unreadable: NotRequired[Unreadable]
     tuner: NotRequired[TunerState | None]
     restore: NotRequired[Restore | None]

@@ -221,6 +221,35 @@ def _files_below(device: Device, seen: set[Device]) -> Iterator[str]:
                         yield below
 
 
+def drives_below(path: str) -> list[str]:
+    """Return the drives that the bytes of *path* are on, through any number of layers.
+
+    None below what this machine does not see, and below a mount of raidx. Raises OSError.
+    """
+    status = os.stat(path)
+    is_device = stat.S_ISBLK(status.st_mode)
+    seen: set[Device] = set()
+    return sorted(set(_drives(numbers(status.st_rdev if is_device else status.st_dev), seen)))
+
+
+def _drives(device: Device, seen: set[Device]) -> Iterator[str]:
+    if device in seen:
+        return
+    seen.add(device)
+    disk = next(reversed(disks_of(device)), None)  # of a partition, what it is a part of
+    if disk is None:
+        return
+    parts = list(parts_of(disk))
+    if not parts and (disk / "device").exists():
+        yield f"/dev/{disk.name}"
+    for part in parts:
+        if not isinstance(part, str):
+            yield from _drives(part, seen)
+        elif not _is_on_raidx(part):
+            with suppress(OSError):
+                yield from _drives(numbers(os.stat(part).st_dev), seen)
+
+
 def refuse_used_loops(path: str) -> None:
     """Raise BusyError if a loop device over the file *path* is in use. Raises OSError."""
     status = os.stat(path)

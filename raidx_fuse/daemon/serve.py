@@ -33,6 +33,7 @@ from raidx_fuse.daemon.commands.dispatch import Dispatcher
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
+from raidx_fuse.daemon.drives import Drives
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.events.sources import Watch
@@ -145,7 +146,8 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         groups = await by_array(opened)
         for members in groups:
             place = request.mountpoint or request.nbd
-            watch = Watch(delivery.emit, place, unix_s, beside_others=len(groups) > 1)
+            drives = Drives()
+            watch = Watch(delivery.emit, place, unix_s, drives, beside_others=len(groups) > 1)
             stack.callback(watch.ended)
             keeper = MetadataKeeper(MetadataFiles(state_directory() / METADATA), unix_s)
             stack.push_async_callback(keeper.ended)
@@ -178,12 +180,13 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             watch.begin(array)
             watches.append(watch)
             array.nursery.start_soon(watch.run)
+            array.nursery.start_soon(drives.run, array)
             if not request.read_only:
                 keeper.begin(array)
                 array.nursery.start_soon(keeper.run)
             events = EventCommands(array.uuid, delivery, watch)
             shown.append(volumes)
-            commands.append(ArrayCommands(array, volumes.volumes, disks, events))
+            commands.append(ArrayCommands(array, volumes.volumes, disks, events, drives))
         pool = await stack.enter_async_context(open_pool(shown))
         check_names(pool.arrays)
         await stack.enter_async_context(remembering(pool))

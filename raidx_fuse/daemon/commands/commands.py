@@ -24,6 +24,7 @@ from raidx_fuse.daemon.commands.arguments import Result, check_newcomers
 from raidx_fuse.daemon.commands.compare import Comparison
 from raidx_fuse.daemon.commands.events import EventCommands
 from raidx_fuse.daemon.commands.trace import Trace
+from raidx_fuse.daemon.drives import Drives
 from raidx_fuse.daemon.events.event import unix_s
 from raidx_fuse.daemon.member_files import Own
 from raidx_fuse.engine.explain import explain_place
@@ -93,6 +94,7 @@ class Newcomers(Protocol):
 class ArrayCommands:
     """The commands of one *array* with its *volumes*; *newcomers* opens new members.
 
+    *drives*: those below its members.
     *mount_report*, set once the mount is ready, returns what it says of itself; `status` shows it.
     *beside_others*: the mount has several arrays, so that `status` names this one where it says
     what to type.
@@ -104,9 +106,11 @@ class ArrayCommands:
         volumes: Sequence[Volume],
         newcomers: Newcomers,
         events: EventCommands | None = None,
+        drives: Drives | None = None,
     ) -> None:
         self.array = array
         self.events = events
+        self.drives = Drives() if drives is None else drives
         self.volumes = volumes
         self.newcomers = newcomers
         self.mount_report: Callable[[], DaemonReport] | None = None
@@ -126,6 +130,9 @@ class ArrayCommands:
             {"name": volume.name, "size": volume.size_bytes, "path": self.path_of(volume)}
             for volume in self.volumes
         ]
+        if drives := self.drives.shown():
+            document["drives"] = drives
+            document["warnings"] += self.drives.problems()
         place = self._place_of_array()
         return {**document, "action": advice.action({**document, "mountpoint": place})}
 

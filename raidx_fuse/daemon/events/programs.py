@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -43,24 +44,29 @@ async def run_program(program: str, event: Event, limit_s: float) -> HookResult:
 
 
 async def send_mail(address: str, event: Event, limit_s: float) -> HookResult:
-    mailer = shutil.which("sendmail", path=f"{SENDMAIL_PATH}:{os.environ.get('PATH', '')}")
+    mailer = found("sendmail", f"{SENDMAIL_PATH}:{os.environ.get('PATH', '')}")
     if mailer is None:
         return {"ok": False, "problem": "there is no sendmail"}
     return await _run([mailer, "-i", address], mail_text(event, address), limit_s)
+
+
+def found(program: str, folders: str) -> str | None:
+    """Return the path of *program* in *folders*, separated by colons, None if it is in none."""
+    return shutil.which(program, path=folders)
+
+
+async def output_of(words: Sequence[str], limit_s: float) -> bytes | None:
+    """Return what a program prints within *limit_s*, whatever its status; None if it does not."""
+    with trio.move_on_after(limit_s), suppress(OSError):
+        return (await _ended(words, "", capture_stdout=True)).stdout
+    return None
 
 
 async def _run(words: Sequence[str], text: str, limit_s: float) -> HookResult:
     status: int | None = None
     with trio.move_on_after(limit_s):
         try:
-            done = await trio.run_process(
-                list(words),
-                stdin=text.encode(errors="replace"),
-                check=False,
-                start_new_session=True,
-                deliver_cancel=_kill,
-            )
-            status = done.returncode
+            status = (await _ended(words, text)).returncode
         except OSError as error:
             return {"ok": False, "problem": f"{words[0]}: {os.strerror(error.errno or 0)}"}
         except ValueError as error:  # a zero byte in the file of the settings
@@ -69,6 +75,20 @@ async def _run(words: Sequence[str], text: str, limit_s: float) -> HookResult:
         return {"ok": False, "problem": f"{words[0]}: no end within {limit_s:g} s: killed"}
     problem = None if status == 0 else f"{words[0]}: exit status {status}"
     return {"ok": status == 0, "problem": problem}
+
+
+async def _ended(
+    words: Sequence[str], text: str, *, capture_stdout: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program with *text* as its input to its end, or kill it when that is cancelled."""
+    return await trio.run_process(
+        list(words),
+        stdin=text.encode(errors="replace"),
+        check=False,
+        capture_stdout=capture_stdout,
+        start_new_session=True,
+        deliver_cancel=_kill,
+    )
 
 
 async def _kill(process: trio.Process) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
+from raidx_fuse.daemon.drives import Drives
 from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
 from raidx_fuse.job_words import has_begun, words_of
 from raidx_fuse.jobs.job import Job
@@ -25,6 +26,7 @@ LOOK_S = 10.0  # between two looks for what no hook tells
 class Watch:
     """Emits the events of one array, mounted on *mountpoint*; *unix_s* is the wall clock.
 
+    *drives*: those below its members.
     *beside_others*: the mount has several arrays, so that commands name this one.
     """
 
@@ -33,6 +35,7 @@ class Watch:
         emit: Callable[[Event], None],
         mountpoint: str,
         unix_s: Callable[[], int],
+        drives: Drives | None = None,
         *,
         beside_others: bool = False,
     ) -> None:
@@ -40,6 +43,8 @@ class Watch:
         self._emit = emit
         self._mountpoint = mountpoint
         self._unix_s = unix_s
+        self._drives = Drives() if drives is None else drives
+        self._drive_problems: set[str] = set()  # that were told
         self._array: Array  # since `begin`
         self._has_begun = False
         self._waiting: dict[int, str] = {}  # by id of the job: what it waits for
@@ -236,3 +241,12 @@ class Watch:
             text = f"pages that cannot be read, and that nothing gives back: {pages}"
             self._tell("UnreadablePages", ERROR, text, "", advice)
         self._unreadable = pages
+        self._look_at_drives()
+
+    def _look_at_drives(self) -> None:
+        """Tell once of each drive what it says of itself, if that is no good."""
+        problems = set(self._drives.problems())
+        for problem in sorted(problems - self._drive_problems):
+            action = "see smartctl --all, and replace the member in time: raidx replace-disk"
+            self._tell("DriveProblem", WARNING, problem, "", action)
+        self._drive_problems = problems
