@@ -30,6 +30,7 @@ PLANNERS = (
 )
 SCRUB_EACH = "scrub_each_s"
 SUMS = "sums"
+SPARES_SHARED = "spares.shared"
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
 MAIL, PROGRAM = "events.mail", "events.program"
@@ -255,6 +256,12 @@ SETTINGS = {
             SUMS,
             "off",
             "on: each page that is read is compared with its checksum, and healed; or off",
+            _SWITCH,
+        ),
+        Setting(
+            SPARES_SHARED,
+            "off",
+            "on: a spare of this array may go to another array of the mount that lacks one; or off",
             _SWITCH,
         ),
         *(

@@ -505,6 +505,14 @@ class Membership:
                     return role, uuid
         return None
 
+    def lacks_spare_of(self, size_bytes: int) -> bool:
+        """Return whether a role is vacant that no spare fits, and one of *size_bytes* would."""
+        if self.waiting or self.spare_for() is not None:
+            return False
+        usable = self.member_set.config.usable_bytes(size_bytes)
+        needed = map(self.array.member_changes.bytes_of_spare, self._vacant())
+        return any(usable >= each for each in needed)
+
     async def _take_spares(self) -> None:
         """Assign spares to vacant roles while there are both; rebuild these roles in one job."""
         member_set = self.member_set

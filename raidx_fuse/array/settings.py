@@ -31,6 +31,7 @@ from raidx_fuse.settings import (
     RETIRED,
     SCRUB_EACH,
     SETTINGS,
+    SPARES_SHARED,
     SUMS,
     TRADITIONAL,
     restored,
@@ -160,6 +161,7 @@ RECEIVERS = {
         require=_require_redundancy,
     ),
     SUMS: Receiver(lambda _array, _value: None),  # array/switch_sums.py
+    SPARES_SHARED: Receiver(lambda _array, _value: None),  # daemon/shared_spares.py
     "bpu.t_light": _threshold("t_light_s"),
     "bpu.t_heavy": _threshold("t_heavy_s"),
     "bpu.t_pre": _threshold("t_pre"),

@@ -35,13 +35,14 @@ from raidx_fuse.daemon.commands.lab import LabCommands
 from raidx_fuse.daemon.commands.volumes import VolumeCommands
 from raidx_fuse.daemon.drives import Drives
 from raidx_fuse.daemon.events.delivery import Delivery, delivering
-from raidx_fuse.daemon.events.event import unix_s
+from raidx_fuse.daemon.events.event import INFO, unix_s
 from raidx_fuse.daemon.events.sources import Watch
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.daemon.member_files import Disks
 from raidx_fuse.daemon.memory_protection import few_collections, protect
 from raidx_fuse.daemon.metadata import METADATA, MetadataFiles, MetadataKeeper
 from raidx_fuse.daemon.paths import own_directory
+from raidx_fuse.daemon.shared_spares import SharedSpares
 from raidx_fuse.errors import FormatError, RaidxError, Reason, single
 from raidx_fuse.fuse.mountpoint import loop_devices
 from raidx_fuse.journal.group_commit import Deferral
@@ -206,6 +207,12 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             LabCommands([one.array for one in shown], lambda: disks.opened, asdict(request)),
         )
 
+        by_uuid = {one.array.uuid: watch for one, watch in zip(shown, watches, strict=True)}
+
+        def tell_of_spare(array: Array, path: str, text: str) -> None:
+            delivery.emit(by_uuid[array.uuid].event("SpareShared", INFO, text, path))
+
+        shown[0].array.nursery.start_soon(SharedSpares(commands, tell_of_spare).run)
         door = None
         if request.nbd:
             from raidx_fuse.nbd.address import parse_address, tls_context  # late: most have no door
