@@ -344,7 +344,8 @@ def damage(out: Output, array: str) -> int:
     They answer with an error until they are written again, by pages of 4 KiB. What was lost with
     members is known for good. Pages that cannot be read, or do not fit their checksums, are known
     once something has read them, a scrub for example, and are listed if no parity or copy gives
-    them back. Of an array that is not mounted, `raidx check --deep MEMBER...` lists the ranges.
+    them back; those that do not fit are known after a restart as well. Of an array that is not
+    mounted, `raidx check --deep MEMBER...` lists the ranges.
     The exit status is 1 if there are any.
     """
     found: Damage = ask(out, array, "damage")

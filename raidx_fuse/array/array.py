@@ -20,6 +20,7 @@ import trio
 
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health_history import Health
+from raidx_fuse.array.known_misfits import KnownMisfits
 from raidx_fuse.array.member_changes import member_changes
 from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.presence import Presence
@@ -191,6 +192,7 @@ class Array:
         self.replacement = Replacement(self, self.rebundle)
         self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
+        self.known_misfits = KnownMisfits(context, self.health, self.read)
         self.presence = Presence(context.member_set)
         self.mender.on_mended.append(self.health.note_mended)
 
@@ -443,7 +445,7 @@ class Array:
         member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
-        for run in (self.lost_list.run, self.mender.run, self.health.run):
+        for run in (self.lost_list.run, self.mender.run, self.health.run, self.known_misfits.run):
             self.nursery.start_soon(run)
         await member_set.hosts.look()
         for run in (member_set.hosts.run, self.regular_scrub.run, self.presence.run):
@@ -486,6 +488,7 @@ class Array:
             pass  # until no member is being attached
         try:
             await self.lost_list.save()
+            self.known_misfits.note()
             await self.context.journal.drain()
             await self.member_set.flush()
             await self.context.dirty_bitmap.clean_quiet(all_regions=True)

@@ -1,8 +1,9 @@
 """What of the image is lost: the ranges that answer EIO until they are written again.
 
-Lost chunks stand in the superblocks. A page that cannot be read, or misfits its checksum, is known
-from its first reading on, and is listed if a read of its place fails for it: as a read does, it is
-first mended, and then solved from the others.
+Lost pages stand in the superblocks. A page that cannot be read, or misfits its checksum, is known
+from its first reading on, one that misfits also after a restart (known_misfits.py). It is listed if
+a read of its place fails for it: as a read does, it is first mended, and then solved from the
+others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ async def damage(array: RunningArray) -> Damage:
     Raises what the members raise.
     """
     context, config = array.context, array.member_set.config
+    await array.known_misfits.read_again()
     pages = await _pages(context)
     end, found = array.size_bytes, context.bad_chunks.byte_ranges(context.chunk_bytes)
     lost = [(low, min(high, end), LOST) for low, high in found if low < end]
@@ -82,10 +84,12 @@ async def _pages(context: ArrayContext) -> dict[int, str]:
     member_set = context.member_set
     damaged: dict[int, str] = {}
     seen: set[tuple[Stripe, int]] = set()
-    for role, page in list(member_set.unreadable):
+    places = [(Role(role), page * PAGE_BYTES) for role, page in member_set.unreadable]
+    refused = [] if member_set.sums is None else member_set.sums.refused_places()
+    for role, offset in (*places, *refused):
         await trio.lowlevel.checkpoint()  # there may be very many
-        chunk, at = divmod(page * PAGE_BYTES - member_set.data_offset, context.chunk_bytes)
-        found = context.layout.inverse(Role(role), MemberChunk(chunk))
+        chunk, at = divmod(offset - member_set.data_offset, context.chunk_bytes)
+        found = context.layout.inverse(role, MemberChunk(chunk))
         if found is None or (found[0], at) in seen:
             continue
         stripe = found[0]
@@ -100,11 +104,16 @@ async def _pages(context: ArrayContext) -> dict[int, str]:
 
 
 def _marked(context: ArrayContext, stripe: Stripe, at: int) -> int:
-    """Return the mask of the written cells whose page from byte *at* on cannot be read."""
-    marked = 0
+    """Return the mask of the written cells whose page from byte *at* on cannot be read.
+
+    Those of lost members are among them that misfit as the others give them back.
+    """
+    sums, marked = context.member_set.sums, 0
+    refused = [] if sums is None else sums.refused_places()
     for cell in cells_of(context.code.all_mask & ~context.unwritten_cells(stripe)):
         role, begin = context.position(stripe, cell)
-        if role >= 0 and context.member_set.unreadable.pages(role, begin + at, begin + at + 1):
+        unreadable = context.member_set.unreadable.pages(role, begin + at, begin + at + 1)
+        if role >= 0 and (unreadable or (role, begin + at) in refused):
             marked |= 1 << cell
     return marked
 
@@ -147,5 +156,7 @@ async def _refused_under_lock(context: ArrayContext, stripe: Stripe, at: int) ->
 
 def _why(context: ArrayContext, stripe: Stripe, cell: CellIndex, at: int) -> str:
     role, begin = context.position(stripe, cell)
-    sums = context.member_set.sums
-    return MISFITS if sums is not None and sums.is_suspect(role, begin + at) else UNREADABLE
+    place, sums = (role, begin + at), context.member_set.sums
+    if sums is not None and (sums.is_suspect(*place) or place in sums.refused_places()):
+        return MISFITS
+    return UNREADABLE

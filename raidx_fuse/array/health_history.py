@@ -1,4 +1,4 @@
-"""What a running array remembers of itself: the last scrub, errors and repairs of its members."""
+"""What a running array remembers of itself: the last scrub, errors and repairs, known misfits."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Health:
         self.unix_s = unix_s
         kept = health_of(member_set.config)
         self.scrub = kept.scrub
+        self.misfits = kept.misfits  # as known_misfits.py has them
         # without those of present queues
         self._members = {uuid: list(pair) for uuid, pair in kept.members.items()}
         self._ended: MemberQueue | None = None  # its errors are counted in *_members*
@@ -51,7 +52,8 @@ class Health:
             queue = self.member_set.queues[record.role] if record.role >= 0 else None
             if queue is not None and queue is not self._ended and queue.errors:
                 members.setdefault(short_uuid(record.member_uuid), [0, 0])[0] += queue.errors
-        return KeptHealth({uuid: (pair[0], pair[1]) for uuid, pair in members.items()}, self.scrub)
+        counts = {uuid: (pair[0], pair[1]) for uuid, pair in members.items()}
+        return KeptHealth(counts, self.scrub, self.misfits)
 
     def keep(self, config: ArrayConfig) -> ArrayConfig:
         return with_health(config, self.present())

@@ -131,7 +131,7 @@ def with_new_identity(
         for old, uuid in members.items()
         if short_uuid(old) in health.members
     }
-    made = with_health(made, KeptHealth(kept, health.scrub))
+    made = with_health(made, KeptHealth(kept, health.scrub, health.misfits))
     note = Renamed(config.array_uuid, config.events, members)
     return made.with_job(RENAMED, encode(note)), note
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from raidx_fuse.array.health_history import Health
+from raidx_fuse.array.known_misfits import KnownMisfits
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.format.table_page import bytes_needed
@@ -46,6 +47,7 @@ class RunningArray(ArrayServices, Protocol):
     copies: CopiesOperation
     removal: MemberRemoval
     health: Health
+    known_misfits: KnownMisfits
     presence: Presence
     replacement: Replacement
     sum_copies: SumCopies

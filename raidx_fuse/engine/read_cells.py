@@ -176,7 +176,9 @@ class CellReader:
             role, begin = context.position(stripe, cell)
             is_absent = role in member_set.lost_at(stripe)
             await sums.load([(role, begin + low, (), len(view))])
-            for inner in sums.wrong_pages(role, begin + low, view):
+            wrong = sums.wrong_pages(role, begin + low, view)
+            sums.accept(role, begin + low, len(view), wrong)
+            for inner in wrong:
                 at = begin + low + inner
                 if is_absent and not context.says_what_is_lost(stripe, cell, low + inner):
                     continue
@@ -186,8 +188,11 @@ class CellReader:
                 content = await solve_otherwise(context, sums, stripe, cell, low + inner)
                 if content is not None:
                     view[inner : inner + PAGE_BYTES] = content.data
+                    sums.accept(role, at, PAGE_BYTES)
                     continue
                 mender, begun = member_set.unreadable.mender, low + inner
                 if not self._lists or mender is None or cell >= context.code.data_count:
+                    if is_absent:
+                        sums.note_refused(role, at)
                     raise context.lost_error(stripe, (cell,))
                 await mender.give_up(stripe, 1 << cell, begun, begun + PAGE_BYTES)

@@ -230,6 +230,8 @@ class Sums:
         self.tables = SumTables(member_set, regions, stored)
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.suspects: set[Page] = set()
+        # Of absent members, that misfit as all others give them back: with the sum that says so.
+        self._refused: dict[Page, int] = {}
         self._contradicted: set[Page] = set()  # that misfit as the code gave them back, so far
         self._begin = regions.data.offset
         self._end = regions.data.end
@@ -252,6 +254,10 @@ class Sums:
             self._end = regions.data.end
         new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
         self.suspects = {(new_role[r], page) for r, page in self.suspects if r in new_role}
+        refused, self._refused = self._refused, {}
+        for (role, page), known in refused.items():
+            if role in new_role:
+                self._refused[new_role[role], page] = known
         for flight in self._flights:
             runs = flight.runs
             flight.runs = [(new_role[r], first, end) for r, first, end in runs if r in new_role]
@@ -761,6 +767,27 @@ class Sums:
             self._contradicted.add(page)
             self.misfits += 1
             log.error("role %d: what gives byte %d back contradicts its checksum", role, offset)
+
+    def note_refused(self, role: Role, offset: int) -> None:
+        """Note that the page at *offset* of the absent *role* misfits, however it is given back."""
+        page = self.page_at(role, offset)
+        self._refused[page] = self.tables.views[role][page[1]]
+
+    def accept(self, role: Role, offset: int, size: int, wrong: Collection[int] = ()) -> None:
+        """Note that what gives a range of *role* back fits, but for the pages at bytes *wrong*."""
+        for at in range(0, size, PAGE_BYTES) if self._refused else ():
+            if at not in wrong:
+                self._refused.pop(self.page_at(role, offset + at), None)
+
+    def refused_places(self) -> list[tuple[Role, int]]:
+        """Return the pages (role, byte offset) that were refused, and not written since."""
+        readable, views = self.member_set.readable, self.tables.views
+        self._refused = {
+            (role, page): known
+            for (role, page), known in self._refused.items()
+            if readable[role] is None and views[role][page] == known
+        }
+        return [(role, self._begin + page * PAGE_BYTES) for role, page in self._refused]
 
     def note_unverified(self, pages: int) -> None:
         """Count *pages* whose bytes were taken as they were after a crash."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import trio
 
 from raidx_fuse.array.array import Array
@@ -17,7 +18,7 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeTable,
     parts_by_volume,
 )
-from raidx_fuse.layouts.numbers import Chunk, Role
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import ram_array
@@ -121,6 +122,61 @@ async def test_rot_beside_a_lost_member_takes_the_pages_of_both() -> None:
             (4 * CHUNK, PAGE, "misfits"),
             (5 * CHUNK, PAGE, "cannot be read"),
         ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_pages_that_misfit_are_known_after_a_restart_without_being_read(killed: bool) -> None:
+    members, content = await written("raid5", 4)
+    async with open_array(members) as array:
+        four, five = 4 * CHUNK + PAGE, 5 * CHUNK + PAGE
+        rot(array, four, five, 9 * CHUNK)  # the last is healed
+        assert await listed(array, content) == [
+            (four, PAGE, "misfits"),
+            (five, PAGE, "misfits"),
+        ]
+        await trio.sleep(5)
+        left = [bytes(member.memory) for member in members]
+    if killed:
+        for member, image in zip(members, left, strict=True):
+            member.memory[:] = image
+    for read_only in (True, False):
+        async with open_array(members, read_only=read_only) as array:
+            ranges = (await damage(array))["ranges"]
+            assert [(each["image_offset"], each["why"]) for each in ranges] == [
+                (four, "misfits"),
+                (five, "misfits"),
+            ]
+            assert array.member_set.sums is not None
+            assert array.status()["unreadable"]["count"] == 2
+    rot(array, four)  # the bit is as it was
+    async with open_array(members) as array:
+        assert not (await damage(array))["ranges"], "what can be read is off the list"
+        await trio.sleep(5)
+        assert not array.health.misfits
+    async with open_array(members) as array:
+        assert not array.health.misfits
+        assert await listed(array, content) == []
+
+
+async def test_a_page_of_a_lost_member_that_contradicts_its_sum_is_listed() -> None:
+    members, content = await written("raid5", 4)
+    async with open_array(members) as array:
+        stripe, other = array.context.layout.locate(5)
+        role, begin = array.context.position(stripe, CellIndex(3))
+        await trio.sleep(60)  # nothing is in flight
+        await array.fail_disk(array.context.position(stripe, other)[0])
+        sums = array.member_set.sums
+        assert sums is not None
+        await sums.load([(role, begin, (), PAGE)])
+        sums.tables.views[role][sums.page_at(role, begin)[1]] = 0  # as if its table were lost
+        rot_at(members[role], begin + 9)
+        assert await listed(array, content) == [(5 * CHUNK, PAGE, "misfits")]
+        await trio.sleep(5)
+        assert array.health.misfits == ((5 * CHUNK // PAGE, 1),)
+        await array.write(5 * CHUNK, content[5 * CHUNK : 5 * CHUNK + PAGE])
+        assert await listed(array, content) == []
+        await trio.sleep(5)
+        assert not array.health.misfits
 
 
 async def test_a_page_is_listed_if_what_the_others_give_back_misfits_as_well() -> None:

@@ -28,6 +28,8 @@ MEMBERS_MAX = 64
 ROLES_MAX = 8  # of a place
 UUID_CHARS = 8
 ARRAYS_MAX = 16
+MISFITS_MAX = 4096  # pages
+MISFIT_RUNS_MAX = 128
 NAMES_BYTES_MAX = 2 << 10  # of all volumes, as JSON; further ones are only counted
 
 
@@ -79,10 +81,14 @@ class KeptScrub:
 
 @dataclass(frozen=True, slots=True)
 class KeptHealth:
-    """The last *scrub*, and of each member, by `short_uuid`, the errors and repairs since ever."""
+    """The last *scrub*, and of each member, by `short_uuid`, the errors and repairs since ever.
+
+    *misfits*: runs of pages of the image (first, count) that did not fit their checksums.
+    """
 
     members: dict[str, tuple[Count, Count]] = field(default_factory=dict)
     scrub: Annotated[KeptScrub | None, Stored(optional=True)] = None
+    misfits: Annotated[tuple[tuple[Count, Count], ...], Stored(optional=True)] = ()
 
     def counts_of(self, member_uuid: str) -> tuple[int, int]:
         return self.members.get(short_uuid(member_uuid), (0, 0))
@@ -103,9 +109,22 @@ def with_health(config: ArrayConfig, health: KeptHealth) -> ArrayConfig:
     if scrub is not None:
         places = (one._replace(roles=one.roles[:ROLES_MAX]) for one in scrub.places[:PLACES_MAX])
         scrub = replace(scrub, members=scrub.members[:MEMBERS_MAX], places=tuple(places))
-    if not members and scrub is None and HEALTH not in config.jobs:
+    if not (members or scrub or health.misfits) and HEALTH not in config.jobs:
         return config
-    return config.with_job(HEALTH, encode(KeptHealth(members, scrub)))
+    return config.with_job(HEALTH, encode(KeptHealth(members, scrub, health.misfits)))
+
+
+def joined_pages(pages: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return the first of *pages* as runs (first, count), as many as are kept."""
+    runs: list[tuple[int, int]] = []
+    for page in sorted(pages)[:MISFITS_MAX]:
+        if runs and sum(runs[-1]) == page:
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        elif len(runs) == MISFIT_RUNS_MAX:
+            break
+        else:
+            runs.append((page, 1))
+    return tuple(runs)
 
 
 def shown_scrub(health: KeptHealth) -> LastScrub | None:
