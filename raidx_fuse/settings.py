@@ -232,6 +232,13 @@ SETTINGS = {
             _number("errors", 1_000_000),
         ),
         Setting(
+            "misfits.max",
+            0.05,
+            "share of the pages read from a member within an hour that may misfit their checksums; "
+            "more: an event, and it fails if healed ones misfit again and it can be spared",
+            _share,
+        ),
+        Setting(
             "cache.size",
             0,
             "bytes of memory for the chunk cache, in addition to the page cache; 0: none",

@@ -23,6 +23,7 @@ from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.known_misfits import KnownMisfits
 from raidx_fuse.array.member_changes import member_changes
 from raidx_fuse.array.membership import Membership, take_back
+from raidx_fuse.array.misfit_limit import MisfitLimit
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.array.services import MemberChanges
 from raidx_fuse.array.settings import change_mode
@@ -193,6 +194,7 @@ class Array:
         self.mender = Mender(context, self.lost_list.save)
         self.health = Health(context.member_set, unix_s)
         self.known_misfits = KnownMisfits(context, self.health, self.read)
+        self.misfit_limit = MisfitLimit(context.member_set)
         self.presence = Presence(context.member_set)
         self.mender.on_mended.append(self.health.note_mended)
 
@@ -448,7 +450,10 @@ class Array:
         for run in (self.lost_list.run, self.mender.run, self.health.run, self.known_misfits.run):
             self.nursery.start_soon(run)
         await member_set.hosts.look()
-        for run in (member_set.hosts.run, self.regular_scrub.run, self.presence.run):
+        for run in (
+            *(member_set.hosts.run, self.regular_scrub.run, self.presence.run),
+            self.misfit_limit.run,
+        ):
             self.nursery.start_soon(run)
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)

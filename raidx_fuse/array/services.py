@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.known_misfits import KnownMisfits
+from raidx_fuse.array.misfit_limit import MisfitLimit
 from raidx_fuse.array.presence import Presence
 from raidx_fuse.format.configuration.config import MemberRecord
 from raidx_fuse.format.table_page import bytes_needed
@@ -48,6 +49,7 @@ class RunningArray(ArrayServices, Protocol):
     removal: MemberRemoval
     health: Health
     known_misfits: KnownMisfits
+    misfit_limit: MisfitLimit
     presence: Presence
     replacement: Replacement
     sum_copies: SumCopies

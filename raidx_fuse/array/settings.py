@@ -151,6 +151,7 @@ RECEIVERS = {
     "speed_max": Receiver(lambda array, value: array.jobs.limit_all(maximum=value)),
     "io.timeout_s": Receiver(lambda array, value: array.member_set.set_io_timeout(value)),
     "errors.max": Receiver(lambda array, value: array.member_set.unreadable.limit(value)),
+    "misfits.max": Receiver(lambda array, value: array.misfit_limit.limit(value)),
     "cache.size": Receiver(lambda array, value: array.context.use_cache(value)),
     "restore.after": _of_raidx(
         "restore.after", lambda array: array.self_heal, lambda heal, value: heal.set_delay(value)

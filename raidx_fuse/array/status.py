@@ -175,6 +175,7 @@ def status(array: RunningArray) -> ArrayReport:
         "warnings": [
             *_still_so(array),
             *(f"{path}: {problem}" for path, problem in sorted(array.presence.problems.items())),
+            *array.misfit_limit.warnings(),
             *([] if policy is None else [policy]),
             *_few_copies(array),
             *member_set.hosts.warnings(),

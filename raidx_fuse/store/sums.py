@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -83,6 +84,7 @@ log = logging.getLogger(__name__)
 
 COVERED = ENTRIES * PAGE_BYTES  # of the data, by the sums in one page of a table
 RUN_BYTES_MAX = RUN_PAGES_MAX * PAGE_BYTES
+_HEALED_MAX = 1 << 17  # pages of which it is known that they were healed
 _FEW = 8  # reads that are compared sooner without sorting them
 Page = tuple[Role, int]  # role, page of the data region
 Covers = Callable[[Role, int, int], bool]  # as `Overlay.covers`
@@ -230,6 +232,9 @@ class Sums:
         self.tables = SumTables(member_set, regions, stored)
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.suspects: set[Page] = set()
+        self._found: Counter[Role] = Counter()  # misfits since the member has its role
+        self._again: Counter[Role] = Counter()  # those of them that had been healed
+        self._were_healed: set[Page] = set()
         # Of absent members, that misfit as all others give them back: with the sum that says so.
         self._refused: dict[Page, int] = {}
         self._contradicted: set[Page] = set()  # that misfit as the code gave them back, so far
@@ -254,6 +259,8 @@ class Sums:
             self._end = regions.data.end
         new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
         self.suspects = {(new_role[r], page) for r, page in self.suspects if r in new_role}
+        for counted in (self._found, self._again, self._were_healed):
+            counted.clear()
         refused, self._refused = self._refused, {}
         for (role, page), known in refused.items():
             if role in new_role:
@@ -591,6 +598,16 @@ class Sums:
     def forget_suspects(self, role: Role) -> None:
         """Forget the pages of *role* that misfit: the member that had them has left."""
         self.suspects = {page for page in self.suspects if page[0] != role}
+        self._were_healed = {page for page in self._were_healed if page[0] != role}
+        self._found.pop(role, None)
+        self._again.pop(role, None)
+
+    def found_on(self, role: Role) -> tuple[int, int]:
+        """Return how many pages of the member in *role* misfitted, and did so after being healed.
+
+        Counted since it took its role, or since roles were others.
+        """
+        return self._found[role], self._again[role]
 
     def note_healed(self, role: Role, offset: int) -> None:
         """Note that the page at *offset* of *role* fits again."""
@@ -598,6 +615,8 @@ class Sums:
         if page in self.suspects:
             self.suspects.discard(page)
             self.healed += 1
+            if len(self._were_healed) < _HEALED_MAX:
+                self._were_healed.add(page)
 
     async def read(
         self, requests: Sequence[MemberRead], background: bool, misfits: Misfits | None = None
@@ -752,6 +771,8 @@ class Sums:
         if error.errno == errno.EILSEQ and page not in self.suspects:
             self.suspects.add(page)
             self.misfits += 1
+            self._found[role] += 1
+            self._again[role] += page in self._were_healed
             log.error("%s", error.message)
         if not unreadable.pages(role, offset, offset + PAGE_BYTES):
             unreadable.add(role, offset >> PAGE_SHIFT)

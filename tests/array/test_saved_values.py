@@ -45,6 +45,7 @@ TEXTS = {
     "speed_max": ["7M", "123456789"],
     "io.timeout_s": ["0.1", "5", "86400"],
     "errors.max": ["0", "20", "1000000"],
+    "misfits.max": ["1%", "0.05", "100%"],
     "cache.size": ["0", "1MiB"],
     "restore.after": ["off", "1ms", "3600"],
     "tuner.enabled": ["off"],

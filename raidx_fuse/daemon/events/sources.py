@@ -51,6 +51,7 @@ class Watch:
         self._lost = self._unreadable = 0
         self._laws = 0  # broken so far
         self._paths: frozenset[str] = frozenset()  # that do not lead to their members
+        self._misfitting: frozenset[str] = frozenset()  # members of which too many pages misfit
         self._mended: Counter[Role] = Counter()
         self._waits = 0  # for room in the log, at the last look
         self._log_was_full = False
@@ -221,6 +222,11 @@ class Watch:
             action = "look at the disk or folder; move what is needed before an unmount"
             self._tell("MemberPath", WARNING, f"{path}: {problems[path]}", path, action)
         self._paths = frozenset(problems)
+        misfitting = dict(self._array.misfit_limit.texts())
+        for path in sorted(misfitting.keys() - self._misfitting):
+            action = "look at cable, controller and memory; else replace it: raidx replace-disk"
+            self._tell("ManyMisfits", WARNING, f"{path}: {misfitting[path]}", path, action)
+        self._misfitting = frozenset(misfitting)
         laws = self._array.member_set.laws.said
         for law in laws[self._laws :]:
             refused = f"a request was refused because of a {law}"
