@@ -33,7 +33,7 @@ SUMS = "sums"
 SPARES_SHARED = "spares.shared"
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
-MAIL, PROGRAM = "events.mail", "events.program"
+MAIL, PROGRAM, DIGEST = "events.mail", "events.program", "events.digest"
 
 OBSERVATIONS_MAX = 360  # an hour of them, at the default of hot.interval
 CACHE_MIN_BYTES, CACHE_MAX_BYTES = 4096, 1 << 40
@@ -366,6 +366,13 @@ SETTINGS = {
             "off",
             "the address to which warnings and errors are mailed; or off",
             _or("off", _address, "off"),
+            of=MACHINE,
+        ),
+        Setting(
+            DIGEST,
+            "off",
+            "on: once a day the state of the array is an event, and mailed to events.mail; or off",
+            _SWITCH,
             of=MACHINE,
         ),
         Setting(

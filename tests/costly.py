@@ -4,7 +4,7 @@ them out.
 
 COSTLY = {
     "tests/crash/test_campaign.py::test_every_state_keeps_the_promise_of_its_journal_mode": (
-        "5,000 states, 40 ms each: fewer do not meet every kind of operation and fault"
+        "3,000 states, 60 ms each: fewer do not meet every kind of operation and fault"
     ),
     "tests/lab/test_sweep.py::test_a_sweep_over_three_workers_of_which_one_is_killed": (
         "a scheduler, three workers and a client: each imports Dask and raidx"

@@ -182,6 +182,7 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
             watches.append(watch)
             array.nursery.start_soon(watch.run)
             array.nursery.start_soon(drives.run, array)
+            array.nursery.start_soon(delivery.digest, watch)
             if not request.read_only:
                 keeper.begin(array)
                 array.nursery.start_soon(keeper.run)

@@ -15,9 +15,11 @@ import pytest
 import trio
 
 from raidx_fuse.daemon.commands.events import EventCommands
+from raidx_fuse.daemon.events import delivery as delivery_module
 from raidx_fuse.daemon.events import programs
 from raidx_fuse.daemon.events import store as store_module
 from raidx_fuse.daemon.events.delivery import (
+    DAY_S,
     WAITING_MAX,
     Delivery,
     delivering,
@@ -28,7 +30,7 @@ from raidx_fuse.daemon.events.sources import LOOK_S, Watch
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.errors import MemberError, RaidxError, UsageError
 from raidx_fuse.laws import LawError
-from raidx_fuse.settings import MAIL, PROGRAM
+from raidx_fuse.settings import DIGEST, MAIL, PROGRAM
 from tests.daemon.conftest import Desk
 from tests.support.spy import restarted, spying
 
@@ -47,6 +49,39 @@ EVENT = Event(
 
 
 # -- what is noticed -------------------------------------------------------------------------------
+
+
+async def test_a_digest_of_each_day_is_told_and_mailed_if_it_is_asked_for(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is mailed though nothing is wrong, and counts what was told since the last one."""
+    mailed: list[Event] = []
+
+    async def send(address: str, event: Event, limit_s: float) -> dict[str, Any]:
+        assert address == "root"
+        mailed.append(event)
+        return {"ok": True, "problem": None}
+
+    monkeypatch.setattr(delivery_module, "send_mail", send)
+    delivery = Delivery(EventStore(tmp_path))
+    watch = Watch(delivery.emit, "/mnt/a", lambda: 7)
+    watch.begin(desk.array)
+    await delivery.save(desk.array.uuid, {MAIL: "root"})
+    async with delivering(delivery), trio.open_nursery() as nursery:
+        nursery.start_soon(delivery.digest, watch)
+        await desk.ask("fail-disk", member="2")
+        await trio.sleep(1.5 * DAY_S)
+        assert {event.event for event in mailed} == {"Fail", "DegradedArray"}
+        mailed.clear()
+        await delivery.save(desk.array.uuid, {MAIL: "root", DIGEST: "on"})
+        await trio.sleep(2 * DAY_S)
+        first, second = mailed
+        nursery.cancel_scope.cancel()
+    assert (first.event, first.severity) == ("Digest", "info")
+    assert "degraded, 0 more members may be lost; 50% of the image written" in first.message
+    assert "2 errors, 0 warnings" in first.message
+    assert "0 errors, 0 warnings" in second.message
+    assert "replace-disk" in str(first.action)
 
 
 async def test_a_failure_its_replacement_and_the_end_are_told_in_order(desk: Desk) -> None:
@@ -290,7 +325,7 @@ async def test_hooks_are_set_on_this_machine_tried_and_never_in_the_superblocks(
         (PROGRAM, "good", "not an absolute path"),
         (PROGRAM, str(tmp_path / "plain"), "is not a program"),
         (MAIL, "-oQ/tmp root", "not a mail address"),
-        ("events.fax", "1", "known: events.mail, events.program"),
+        ("events.fax", "1", "known: events.mail, events.digest, events.program"),
     ):
         with pytest.raises(UsageError, match=words):
             await desk.ask("set", key=key, value=value)

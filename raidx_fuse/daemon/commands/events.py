@@ -15,7 +15,7 @@ from raidx_fuse.settings import OF_MACHINE, PROGRAM
 
 
 class EventCommands:
-    """The settings `events.program` and `events.mail` of the array *uuid*, and their test."""
+    """The settings `events...` of the array *uuid*, and their test."""
 
     def __init__(self, uuid: str, delivery: Delivery, watch: Watch) -> None:
         self._uuid = uuid
@@ -23,7 +23,7 @@ class EventCommands:
         self._watch = watch
 
     async def settings(self) -> dict[str, str]:
-        """Return both settings; "off" if they are not set."""
+        """Return these settings; "off" if they are not set."""
         kept = await self._delivery.settings(self._uuid)
         return {name: kept.get(name, row.default) for name, row in OF_MACHINE.items()}
 

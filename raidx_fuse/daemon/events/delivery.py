@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.daemon.events.event import INFO, Event
+from raidx_fuse.daemon.events.event import DIGEST_EVENT, INFO, Event
 from raidx_fuse.daemon.events.programs import (
     JOURNAL,
     run_program,
@@ -24,16 +24,19 @@ from raidx_fuse.daemon.events.programs import (
 )
 from raidx_fuse.daemon.events.store import EventStore
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.loop.tasks import rest
 from raidx_fuse.members.threads import in_thread
-from raidx_fuse.settings import MAIL, PROGRAM
+from raidx_fuse.settings import DIGEST, MAIL, PROGRAM
 
 if TYPE_CHECKING:
+    from raidx_fuse.daemon.events.sources import Watch
     from raidx_fuse.documents import HookResult
 
 log = logging.getLogger(__name__)
 
 WAITING_MAX = 256
 HOOK_S = 30.0
+DAY_S = 86400.0
 DRAIN_S = 5.0  # at the end of the daemon
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -102,7 +105,8 @@ class Delivery:
         results = {}
         if program := settings.get(PROGRAM):
             results[PROGRAM] = await run_program(program, event, self._hook_s)
-        if (address := settings.get(MAIL)) and event.severity != INFO:
+        is_mailed = event.severity != INFO or event.event == DIGEST_EVENT
+        if is_mailed and (address := settings.get(MAIL)):
             results[MAIL] = await send_mail(address, event, self._hook_s)
         for name, result in results.items():
             if not result["ok"]:
@@ -112,6 +116,18 @@ class Delivery:
     async def settings(self, uuid: str) -> dict[str, str]:
         """Return the event settings of an array. Raises RaidxError."""
         return await in_thread(str(self.store.folder), partial(self.store.load, uuid))
+
+    async def digest(self, watch: Watch) -> None:
+        """Emit what *watch* says of its array, once a day if that is set (a background task)."""
+        while True:
+            await rest(DAY_S)
+            try:
+                settings = await self.settings(watch.uuid)
+            except (OSError, RaidxError) as error:
+                log.warning("the event settings cannot be read: %s", error)
+                continue
+            if settings.get(DIGEST) == "on":
+                self.emit(watch.digest())
 
     async def save(self, uuid: str, values: dict[str, str]) -> None:
         """Keep the event settings of an array. Raises OSError, RaidxError."""

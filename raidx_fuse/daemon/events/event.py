@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 SEVERITIES = (INFO, WARNING, ERROR)
+DIGEST_EVENT = "Digest"
 TEXT_CHARS_MAX = 1000
 AT_S_MAX = 253_402_300_799  # the last second of the year 9999
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.drives import Drives
-from raidx_fuse.daemon.events.event import ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
+from raidx_fuse.daemon.events.event import DIGEST_EVENT, ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
 from raidx_fuse.job_words import has_begun, words_of
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
@@ -56,6 +56,7 @@ class Watch:
         self._waits = 0  # for room in the log, at the last look
         self._log_was_full = False
         self._hot = False
+        self._told: Counter[str] = Counter()  # by severity, since the last digest
         self._full: list[str] = []  # members whose hosts are full
 
     def begin(self, array: Array) -> None:
@@ -124,7 +125,26 @@ class Watch:
     def _tell(
         self, kind: str, severity: str, message: str, subject: str, action: str | None = None
     ) -> None:
+        self._told[severity] += 1
         self._emit(self.event(kind, severity, message, subject, action))
+
+    @property
+    def uuid(self) -> str:
+        return self._array.uuid
+
+    def digest(self) -> Event:
+        """Return an event that says how the array is, and what was told since the last digest."""
+        status = self._array.status()
+        told, self._told = self._told, Counter()
+        share = status["written"] / max(1, status["size"])
+        words = [
+            f"{status['state']}, {status['redundancy_left']} more members may be lost",
+            f"{share:.0%} of the image written",
+            f"since the last digest: {told[ERROR]} errors, {told[WARNING]} warnings",
+            *status["warnings"],
+            *self._drives.problems(),
+        ]
+        return self.event(DIGEST_EVENT, INFO, "; ".join(words), "", self._advice())
 
     def _advice(self) -> str | None:
         return advice.action(self._array.status() | {"mountpoint": self._place()})
