@@ -138,6 +138,11 @@ class Array:
     *size_bytes* is the size of the image. *read* and *write* are the reader's and the writer's own
     methods, so that a front end pays for no further call; *read_for* and *write_for* are theirs for
     a volume, whose gate (engine/gate.py) they take first. All ranges must lie inside the image.
+
+    A program outside this package uses `name`, `uuid`, `size_bytes`, `warnings`, `started_s`;
+    `read`, `write`, `discard`, `flush`; `status`, `stats`, `explain`, `explain_stripe`; `get`,
+    `set`; `fail_disk`, `replace_disk`, `add_spare`, `grow`, `remove_disk`, `restripe`,
+    `start_scrub`, `start_tuning`. The other attributes are for the packages of raidx.
     """
 
     def __init__(

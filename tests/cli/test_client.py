@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,62 @@ def test_a_program_looks_and_changes(daemon: Daemon) -> None:
     assert called["replace-disk"]["new"].startswith("/")
     assert called["add-disk"]["role"] == "spare"
     assert called["set"] == {"key": "speed_min", "value": "1"}
+
+
+def test_a_program_asks_all_that_the_command_asks(daemon: Daemon) -> None:
+    array = Client(daemon.mountpoint)
+    states = iter(["running", "done"])
+    daemon.answers |= {
+        "volume-list": {"volumes": [], "unshown": []},
+        "explain": lambda given: {"given": given},
+        "peek": {"stripe": 3, "cells": [], "chains": []},
+        "tune": {"job": 4},
+        "balance": {"steps": [], "balance": {}},
+        "balance-status": lambda _: {"balance": {"state": next(states)}},
+        "volume-create": {"name": "a"},
+        "volume-resize": {"name": "a"},
+        "volume-rename": {"name": "b"},
+        "volume-delete": {"deleted": "b"},
+        "volume-move": {"job": 5},
+        "array-list": {"arrays": [], "absent": []},
+        "damage": {"ranges": []},
+    }
+    assert array.volumes()["volumes"] == []
+    array.explain(4096, write=True)
+    array.explain_stripe(7)
+    assert array.peek(3)["stripe"] == 3
+    assert array.tune().get("job") == 4
+    array.balance(planner="dswap", dry_run=True)
+    assert array.wait_balance() == "done"
+    array.create_volume("a", 1 << 20, on="fast")
+    array.resize_volume("a", 2 << 20)
+    array.rename_volume("a", "b")
+    array.delete_volume("b", lose_data=True)
+    array.move_volume("b", "slow", dry_run=True)
+    array.arrays()
+    array.damage()
+    assert daemon.calls[1:3] == [
+        ("explain", {"offset": 4096, "length": 4096, "write": True}),
+        ("explain", {"stripe": 7}),
+    ]
+    called = dict(daemon.calls)
+    assert called["tune"] == {"now": True, "dry_run": False}
+    assert called["balance"] == {"planner": "dswap", "dry_run": True}
+    assert called["volume-create"] == {"name": "a", "size": 1 << 20, "on": "fast"}
+    assert called["volume-delete"] == {"volume": "b", "lose_data": True, "dry_run": False}
+    assert called["volume-move"] == {"volume": "b", "to": "slow", "dry_run": True}
+
+
+def test_what_begins_a_daemon_is_asked_of_the_command(tmp_path: Path) -> None:
+    members = [tmp_path / name for name in ("a", "b")]
+    plan = Client.create(members, "raid1", size="32MiB", dry_run=True)
+    assert plan["creates"] == [str(member) for member in members]
+    assert Client.create(members, "raid1", size="32MiB", name="twin")["name"] == "twin"
+    with pytest.raises(RaidxError, check=because(Reason.SIGNATURE_FOUND)):
+        Client.create(members, "raid1")
+    with pytest.raises(RaidxError) as caught:
+        Client.mount(members, tmp_path / "nowhere")
+    assert caught.value.reason == Reason.MOUNT_POINT
 
 
 def test_an_error_has_its_kind_and_what_to_do(daemon: Daemon) -> None:

@@ -29,6 +29,7 @@ CREATE = ("create", "--layout", "raid0", "--size", "8MiB", "a.img", "b.img")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "cli")
 DATA_FILES = {
     "raidx_fuse/py.typed",
+    "raidx_fuse/__init__.pyi",
     "raidx_fuse/ARCHITECTURE.md",
     "raidx_fuse/CHANGELOG.md",
     "raidx_fuse/FORMAT.md",
