@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     *sorted((ROOT / "examples").glob("**/*.sh")),
     ROOT / "tests" / "run",
+    ROOT / "tests" / "each-commit.sh",
     ROOT / ".ci" / "run",
 ]
 
