@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from raidx_fuse.cli.folding import columns_of, folded
 from raidx_fuse.cli.printable import fitting, shown
 from raidx_fuse.units import format_size
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from rich.console import RenderableType
+
+    from raidx_fuse.cli.console import FittingConsole
 
 OUTPUT_VERSION = 1
-UNBROKEN_COLUMNS = 16 << 10  # no line is broken or cut: it may be copied, or read by a program
+UNBROKEN_COLUMNS = 16 << 10  # of rich, which would break words: lines are folded before it
 
 Document = TypeVar("Document")
 
@@ -46,19 +47,20 @@ def _say(text: str, *, stderr: bool = False) -> None:
     print(fitting(text, encoding), file=stream, flush=True)
 
 
-def terminal_columns() -> int | None:
-    """Return the width of the terminal on standard output, None if there is no terminal."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or None
-    except (OSError, ValueError, AttributeError):  # a file, a pipe, a stream in memory
-        return None
+def screen_columns() -> int:
+    """Return how many columns a screen on the present standard output has."""
+    return columns_of(sys.stdout)
 
 
-def console(*, stderr: bool = False, live: bool = False) -> Console:
+def show(screen: RenderableType, *, stderr: bool = False) -> None:
+    """Print *screen*, folded, on the present standard output (or error)."""
+    console(stderr=stderr).show(screen, columns_of(sys.stderr if stderr else sys.stdout))
+
+
+def console(*, stderr: bool = False, live: bool = False) -> FittingConsole:
     """Return a console on the present standard output (or error).
 
-    It breaks and cuts no line: a terminal wraps what is too long, so that a path or a command can
-    still be copied. A *live* display, which is drawn again in place, keeps to the terminal's width.
+    A *live* display, which is drawn again in place, keeps to the terminal's width.
     """
     from raidx_fuse.cli.console import FittingConsole  # late: a plain line needs no rich
 
@@ -74,23 +76,23 @@ class Output:
     json: bool = False
     exact: bool = False
 
-    def emit(self, document: Mapping[str, object], text: RenderableType | None = None) -> None:
-        """Print *document* in JSON mode, else *text* (nothing when there is none)."""
+    def emit(
+        self,
+        document: Mapping[str, object],
+        text: RenderableType | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Print *document* in JSON mode, else *text* (nothing when there is none), folded.
+
+        *whole*: a program reads the lines of *text*, so they are not folded.
+        """
         if self.json:
             print(json.dumps({"output_version": OUTPUT_VERSION, **document}, indent=2))
         elif isinstance(text, str):
-            _say(text)
+            _say(text if whole else folded(text, screen_columns()))
         elif text is not None:
-            console().print(text)
-
-    def explain(self, document: Mapping[str, object], page: Text) -> None:
-        """Do as `emit`, but break long lines of *page* between words on a terminal: it is prose."""
-        columns = None if self.json else terminal_columns()
-        if columns is not None:
-            from raidx_fuse.cli.console import broken
-
-            page = broken(page, columns)
-        self.emit(document, page)
+            show(text)
 
     def fit(self, document: Document) -> Document:
         """Return *document* with printable texts; unchanged for JSON, which has its own escapes."""
@@ -99,7 +101,8 @@ class Output:
 
     def note(self, line: str) -> None:
         """Print a line for people: standard output, or standard error beside JSON."""
-        _say(line, stderr=self.json)
+        stream = sys.stderr if self.json else sys.stdout
+        _say(folded(line, columns_of(stream)), stderr=self.json)
 
     def size(self, size_bytes: float) -> str:
         """Return *size_bytes* as KiB, MiB, ... or as the exact number under ``--bytes``."""

@@ -6,7 +6,9 @@ characters to a terminal: `shown` makes any text printable.
 
 from __future__ import annotations
 
-_ASCII = str.maketrans({"━": "-", "•": "*", "…": "~"})
+import os
+
+_ASCII = str.maketrans({"━": "#", "─": ".", "•": "*", "…": "~"})
 
 
 def shown(text: str, *, lines: bool = False) -> str:
@@ -30,10 +32,24 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 
 
+def is_plain_locale() -> bool:
+    """Return whether the user asks for ASCII, by the locale C or POSIX.
+
+    Python takes UTF-8 there nevertheless, and names in it are printed; but nothing is drawn in it.
+    Of LANG=C it makes LC_CTYPE=C.UTF-8, so that says nothing.
+    """
+    kind = os.environ.get("LC_CTYPE", "")
+    kind = "" if kind == "C.UTF-8" else kind
+    return (os.environ.get("LC_ALL") or kind or os.environ.get("LANG")) in ("C", "POSIX")
+
+
 def fitting(text: str, encoding: str) -> str:
     """Return *text* in the printable characters of *encoding*, and ends of lines."""
     text = shown(text, lines=True)
-    if text.isascii() or encoding.startswith("utf"):
+    if text.isascii():
         return text
-    known = text.translate(_ASCII) if encoding == "ascii" else text
-    return known.encode(encoding, "replace").decode(encoding)
+    if encoding == "ascii" or is_plain_locale():
+        text = text.translate(_ASCII)
+    if encoding.startswith("utf"):
+        return text
+    return text.encode(encoding, "replace").decode(encoding)

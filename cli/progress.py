@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import Progress, TextColumn
 
-from raidx_fuse.cli.output import Output, console, percent, warn
-from raidx_fuse.cli.status_text import job_amount
+from raidx_fuse.cli.output import Output, console, percent, show, warn
+from raidx_fuse.cli.status_text import BAR_COLUMNS, bar, job_amount
 from raidx_fuse.daemon.control_client import Connection
 from raidx_fuse.errors import Reason, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from raidx_fuse.documents import Balance, Job
 
 POLL_FIRST_S = 0.05
@@ -44,8 +46,13 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
                 reason=Reason.NO_SUCH_JOB,
             )
 
-        show = _bar if console(stderr=True).is_terminal else _lines
-        return [show(partial(look, job_id), out) for job_id in job_ids]
+        watch = _bar if redraws(console(stderr=True)) else _lines
+        return [watch(partial(look, job_id), out) for job_id in job_ids]
+
+
+def redraws(screen: Console) -> bool:
+    """Return whether a line of *screen* can be drawn again in place: not in a file or a log."""
+    return screen.is_terminal and not screen.is_dumb_terminal
 
 
 def begun(
@@ -111,23 +118,24 @@ def looks_until(
 
 
 def _bar(look: Callable[[], Job], out: Output) -> Job:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+    columns = (TextColumn("{task.description} {task.fields[bar]} {task.fields[amount]}"),)
     job = look()
     with Progress(*columns, console=console(stderr=True, live=True)) as progress:
-        task = progress.add_task(job["kind"], total=100.0, amount="")
+        task = progress.add_task(job["kind"], total=100.0, bar="", amount="")
         for job in looks(look):  # the last status is returned
             share = percent(job["done"], job["total"])
-            progress.update(task, completed=share, amount=job_amount(job, out))
+            drawn = bar(share, BAR_COLUMNS).plain
+            amount = f"{share:5.1f} %  {job_amount(job, out)}"
+            progress.update(task, completed=share, bar=drawn, amount=amount)
     return job
 
 
 def _lines(look: Callable[[], Job], out: Output) -> Job:
     said = -LINE_PERCENT
-    show = console(stderr=True)
     for job in looks(look):
         share = percent(job["done"], job["total"])
         if share - said >= LINE_PERCENT or job["state"] in ENDED:
             said = share
             line = f"{job['kind']} {job['state']} {share:5.1f} %  {job_amount(job, out)}"
-            show.print(line, markup=False, soft_wrap=True)
+            show(line, stderr=True)
     return job

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from raidx_fuse.cli.console import table_of
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output, duration, percent, plural
 from raidx_fuse.job_words import words_of
 
@@ -32,6 +31,9 @@ _OF_PAGES: Final = {
     "damaged": "damaged",
     "without_sums": "without checksum",
 }
+
+BAR_COLUMNS = 20
+BARS: Final = ("━─", "#.")  # done and to do, in Unicode and in ASCII
 
 STATE_STYLES = {
     "clean": "green",
@@ -56,7 +58,7 @@ def state_text(state: str) -> Text:
 
 def status_page(status: ArrayReport, out: Output) -> RenderableType:
     """Return the whole page: state, next step, members, jobs, volumes, protections."""
-    head = _grid(right_first=True)
+    head = Table(named=True)
     for word, line in head_rows(status, out):
         head.add_row(f"{word}:", line)
     parts: list[RenderableType] = [head, Text(), _members(status, out)]
@@ -84,7 +86,7 @@ def pool_lines(status: ArrayReport) -> list[Text]:
         lines.append(Text(f"  balance: {steps[done]} ({done + 1} of {len(steps)})"))
     elif len(arrays) > 1 and hot:
         where = status.get("mountpoint") or "MOUNT"
-        line = f"  raidx balance {where} --dry-run shows what would help"
+        line = f"  what would help: raidx balance {where} --dry-run"
         lines.append(Text(line, style="yellow"))
     return lines
 
@@ -99,12 +101,6 @@ def _load(array: Load) -> Text:
     if array["hotspot"]:
         line.append(f"; hotspot for {array['above']:.0%} of the window", style="yellow")
     return line
-
-
-def _grid(*, right_first: bool = False) -> Table:
-    grid = Table.grid(padding=(0, 1 if right_first else 2))
-    grid.add_column(justify="right" if right_first else "left", style="bold")
-    return grid
 
 
 def _layout(status: ArrayReport, in_role: int) -> str:
@@ -175,7 +171,11 @@ def scan_text(status: ArrayReport) -> str:
     ended = "" if scrub["state"] == "done" else f"{scrub['state']}, "
     if scrub["ended_s"] is None:
         return f"scrub {ended}{took}"
-    return f"scrub {ended}{took} on {datetime.fromtimestamp(scrub['ended_s']).isoformat(' ')}"
+    return f"scrub {ended}{took} on {date_of(scrub['ended_s'])}"
+
+
+def date_of(unix_s: float) -> str:
+    return datetime.fromtimestamp(int(unix_s)).isoformat(" ")
 
 
 def _found(counts: LastScrub | Job, left: int) -> str:
@@ -197,13 +197,13 @@ def redundancy(left: int) -> str:
 
 def _members(status: ArrayReport, out: Output) -> Table:
     titles = ("role", "state", "size", "errors", "repaired", "member")
-    table = table_of(*titles, left=("state", "member"))
+    table = Table(*titles, left=("state", "member"))
     for member in status["members"]:
         role, state, path = member_cells(member)
         size = out.size(member["size"]) if member.get("size") else "-"
         errors = str(member.get("errors_ever", member.get("errors")) or 0)
         repaired = str(member.get("repairs_ever") or 0)
-        table.add_row(role, state, size, errors, repaired, Text(path, overflow="fold"))
+        table.add_row(role, state, size, errors, repaired, path)
     return table
 
 
@@ -213,19 +213,19 @@ def member_cells(member: Member) -> tuple[str, Text, str]:
 
 
 def _volumes(status: ArrayReport, out: Output) -> Table:
-    grid = _grid()
+    grid = Table(indent=2)
     for volume in status["volumes"]:
-        where = Text(str(volume.get("path") or "(not mounted)"))
-        grid.add_row(Text("  " + volume["name"]), out.size(volume["size"]), where)
+        where = str(volume.get("path") or "(not mounted)")
+        grid.add_row(Text(volume["name"], style="bold"), out.size(volume["size"]), where)
     return grid
 
 
 def _protections(status: ArrayReport) -> Table:
-    grid = _grid()
+    grid = Table(indent=2)
     for name, state in status["protections"].items():
         words = "yes" if state["active"] else f"no: {state['reason']}"
         style = "" if state["active"] else "yellow"
-        grid.add_row(f"  {name.replace('_', ' ')}", Text(words, style=style))
+        grid.add_row(Text(name.replace("_", " "), style="bold"), Text(words, style=style))
     return grid
 
 
@@ -256,13 +256,19 @@ def job_amount(job: Job, out: Output) -> str:
     return f"{text}, {duration(eta)}{' to go' if eta is not None else ''}"
 
 
-def job_line(job: Job, out: Output, *, columns: int = 30, marks: str = "━━") -> Text:
-    """Return one job as a line with a bar of *columns*; *marks*: one done, one to do."""
-    share = percent(job["done"], job["total"])
+def bar(share: float, columns: int, marks: str = BARS[0]) -> Text:
+    """Return *share*, in percent, as a bar: the *marks*, done and to do, differ without colours."""
     filled = min(max(0, int(share * columns / 100)), columns)  # any daemon may claim anything
+    return Text.assemble(
+        (marks[0] * filled, "green"), (marks[1] * (columns - filled), "bright_black")
+    )
+
+
+def job_line(job: Job, out: Output, *, columns: int = BAR_COLUMNS, marks: str = BARS[0]) -> Text:
+    """Return one job as a line with a bar of *columns*."""
+    share = percent(job["done"], job["total"])
     line = Text(f"  {job.get('id', '')} {job['kind']:8} ")
-    line.append(marks[0] * filled, style="green")
-    line.append(marks[1] * (columns - filled), style="bright_black")
+    line.append_text(bar(share, columns, marks))
     line.append(f" {share:5.1f} %  {job_amount(job, out)}")
     if job.get("error"):
         line.append(f"\n      {job['error']}", style="red")

@@ -25,8 +25,12 @@ clean_up() {
 }
 trap clean_up EXIT
 
-step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
+bold="" dim="" plain=""
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
+    bold=$'\033[1m' dim=$'\033[2m' plain=$'\033[0m'
+fi
+step() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
+run() { printf '%s$ %s%s\n' "$dim" "$(printf '%s ' "$@" | fold -s -w 76 | sed -e 's/ *$//' -e '$!s/$/ \\/' -e '2,$s/^/    /')" "$plain"; "$@"; }
 # Prints the loop device of the image; returns 1 if there is none. Direct I/O is preferred, not needed.
 attach() {
     [ -n "$with_loop" ] && [ "$(id -u)" = 0 ] || return 1
@@ -77,7 +81,7 @@ else
 fi
 
 step "What one small write costs, and why"
-run raidx explain "$mnt" 1MiB 4KiB --write
+run raidx explain "$mnt" 0 4KiB --write
 
 step "Disk 2 fails; everything is still readable"
 run raidx fail-disk "$mnt" 2

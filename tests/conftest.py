@@ -72,6 +72,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(autouse=True)
+def wide_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests read whole sentences: a screen in a pipe is folded to 80 columns, or to these."""
+    monkeypatch.setenv("COLUMNS", "10000")
+
+
 @pytest.fixture
 def make_rig(request: pytest.FixtureRequest) -> MakeRig[T]:
     """Return a function that calls a maker of rigs with the arguments of the test's mark `rig`."""

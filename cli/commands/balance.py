@@ -67,7 +67,7 @@ def balance(
         if wait or status or cancel:
             raise UsageError("--step only shows a plan: leave out --wait, --status and --cancel")
         document = stepped_plan(out, mount, planner)
-        out.explain(document, Text("\n".join(plan_page(document, out))))
+        out.emit(document, Text("\n".join(plan_page(document, out))))
         return 0
     if mount is None:
         raise click.UsageError("Missing argument 'MOUNT'.")

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import array_named, ask
-from raidx_fuse.cli.output import OUTPUT_VERSION, Output, console
+from raidx_fuse.cli.console import Table
+from raidx_fuse.cli.output import OUTPUT_VERSION, Output, show
 from raidx_fuse.cli.parameters import ARRAYS, ParameterType
 from raidx_fuse.cli.printable import shown
 from raidx_fuse.daemon.events.event import Event, unix_s
@@ -124,13 +124,14 @@ def _start_s(since: float | str | None) -> float:
 
 
 def _table(out: Output, found: Iterable[Event]) -> Table | Text:
-    table = Table.grid(padding=(0, 2))
+    table = Table()
     for event in found:
         at = datetime.fromtimestamp(event.at_s).isoformat(" ")
-        action = f"; next: {event.action}" if event.action else ""
         style = STYLES[event.severity]
-        words = Text(shown(event.message + action), style=style)
-        table.add_row(at, Text(shown(event.array)), Text(shown(event.event), style=style), words)
+        words = Text(shown(event.message), style=style)
+        table.add_row(at, shown(event.array), Text(shown(event.event), style=style), words)
+        if event.action:
+            table.add_line(Text(f"next: {shown(event.action)}", style=style))
     return table if table.rows else Text("no events")
 
 
@@ -140,4 +141,4 @@ def _print(out: Output, found: Iterable[Event]) -> None:
         for event in events:
             print(json.dumps({"output_version": OUTPUT_VERSION, **event.as_dict()}), flush=True)
     elif events:
-        console().print(_table(out, events))
+        show(_table(out, events))

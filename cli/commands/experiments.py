@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import trio
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress import Progress, TextColumn
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.console import table_of
-from raidx_fuse.cli.output import Output, console, duration, plural
+from raidx_fuse.cli.console import Table
+from raidx_fuse.cli.output import Output, console, duration, percent, plural
 from raidx_fuse.cli.parameters import PATH, array_argument
+from raidx_fuse.cli.progress import redraws
+from raidx_fuse.cli.status_text import BAR_COLUMNS, bar
 from raidx_fuse.daemon.control_client import call
 from raidx_fuse.errors import (
     AmbiguousError,
@@ -135,7 +136,7 @@ def simulate(
     if is_sweep or workers > 1 or scheduler is not None:
         results = []
         counter = Text(f"0 of {plural(len(runs), 'run')}")
-        with quiet_engine(), screen.status(counter) if screen.is_terminal else nullcontext():
+        with quiet_engine(), screen.status(counter) if redraws(screen) else nullcontext():
             for result in compute(compute_quietly, runs, workers=workers, scheduler=scheduler):
                 results.append(result)
                 counter.plain = f"{len(results)} of {plural(len(runs), 'run')}"
@@ -166,17 +167,17 @@ def _run_here(run: SweepRun, screen: Console) -> Figures:
     """Carry out *run* in this process, with a progress line."""
     recorder, experiment = Recorder(), experiment_of(run)
     progress = screen.status(SoFar(experiment.name, recorder))
-    with quiet_engine(), progress if screen.is_terminal else nullcontext():
+    with quiet_engine(), progress if redraws(screen) else nullcontext():
         return compute_run(run, recorder)
 
 
 def sweep_page(made: list[Figures]) -> RenderableType:
     """Return the points of a sweep as a table: mean, and standard error where runs repeat."""
-    table = table_of("", left=("",))
+    table = Table("", left=("",))
     for key in made[0]["sweep"]:
-        table.add_column(Text(key))
+        table.add_column(key)
     for title in ("runs", *SWEEP_SHOWN):
-        table.add_column(title, justify="right")
+        table.add_column(title)
     for point in made:
         cells = []
         for name in SWEEP_SHOWN:
@@ -184,7 +185,7 @@ def sweep_page(made: list[Figures]) -> RenderableType:
             error = "" if measure["se"] is None else f" (s.e. {measure['se']:.3g})"
             cells.append(f"{measure['mean']:.4g}{error}")
         values = map(str, point["sweep"].values())
-        table.add_row(Text(point["name"]), *map(Text, values), str(point["runs"]), *cells)
+        table.add_row(point["name"], *values, str(point["runs"]), *cells)
     return table
 
 
@@ -221,9 +222,9 @@ def _text(path: str) -> str:
 
 
 def _comparison_page(results: list[Figures]) -> RenderableType:
-    table = table_of("", left=("",))
+    table = Table("", left=("",))
     for result in results:
-        table.add_column(Text(result["name"]), justify="right")
+        table.add_column(result["name"])
     for name, *values in comparison(results):
         table.add_row(name, *values)
     parts: list[RenderableType] = [table]
@@ -266,13 +267,13 @@ def balance_lines(balance: Figures) -> list[str]:
 
 
 def sections_table(sections: list[SimulatedSection]) -> Table:
-    table = table_of("from s", "requests", "mean ms", "p95", "p99", "max")
+    table = Table("from s", "requests", "mean ms", "p95", "p99", "max")
     arrays = sections[0].get("utilisation", {})
     for name in arrays:
-        table.add_column(f"{name}, %", justify="right")
+        table.add_column(f"{name}, %")
     queues = not arrays and any("member_queues" in section for section in sections)
     if queues:
-        table.add_column("queue of each member")
+        table.add_column("queue of each member", left=True)
     for section in sections:
         response = section["response_ms"]
         table.add_row(
@@ -450,16 +451,18 @@ async def _run(
 async def _watch(recorder: Recorder, requests: int | None) -> None:
     """Show the progress until cancelled: a bar on a terminal, otherwise a line every LINE_S."""
     screen = console(stderr=True, live=True)
-    if not screen.is_terminal:
+    if not redraws(screen):
         while True:
             await trio.sleep(LINE_S)
             screen.print(_so_far(recorder), markup=False, soft_wrap=True)
-    columns = (TextColumn("replay"), BarColumn(), TextColumn("{task.fields[words]}"))
+    columns = (TextColumn("replay {task.fields[bar]} {task.fields[words]}"),)
     with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task("replay", total=requests, words="")
+        task = progress.add_task("replay", total=requests, bar="", words="")
         while True:
             await trio.sleep(LOOK_S)
-            progress.update(task, completed=len(recorder), words=_so_far(recorder))
+            share = percent(len(recorder), requests) if requests else 0.0
+            drawn = bar(share, BAR_COLUMNS).plain if requests else ""
+            progress.update(task, completed=len(recorder), bar=drawn, words=_so_far(recorder))
 
 
 def _so_far(recorder: Recorder) -> str:
@@ -474,7 +477,7 @@ def replay_page(document: Mapping[str, Any], out: Output) -> RenderableType:
         Text(amount),
     ]
     names = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
-    table = table_of("ms", *names)
+    table = Table("ms", *names)
     for title, kind in (("all", "response_ms"), ("reads", "read_ms"), ("writes", "write_ms")):
         table.add_row(title, *(f"{document[kind][name]:.3f}" for name in names))
     parts += [table, Text(), sections_table(document["sections"])]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.commands.change import reference
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import MEMBER, SIZE, array_argument
 from raidx_fuse.engine.steps import steps_of
@@ -70,7 +71,7 @@ def explain(
     plan = ask(out, array, "explain", offset=offset, length=length, write=write)
     if step:
         document = stepped(out, array, plan)
-        out.explain(document, steps_page(document))
+        out.emit(document, steps_page(document))
         return
     out.emit(plan, _page(plan))
 
@@ -90,20 +91,25 @@ def _place_line(place: VolumePlace) -> str:
 
 
 def _stripe_page(document: StripeState) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+    table = Table(indent=2)
     for place in document["cells"]:
         notes = [] if place["written"] else ["never written"]
         notes += ["lost"] if place["lost"] else []
         table.add_row(
-            f"  {place['cell']}",
+            place["cell"],
             f"member {place['role']}",
             f"at {place['member_offset']}",
             f"image {place['image_offset']}" if "image_offset" in place else "parity",
             ", ".join(notes),
-            Text(place["path"] or "(not here)", style="bright_black"),
+            Text(_file_of(place["path"]), style="bright_black"),
         )
     title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
     return Group(Text(title, style="bold cyan"), table)
+
+
+def _file_of(path: str | None) -> str:
+    """Return the last part of a member's path: which folder it is in, `raidx status` says."""
+    return os.path.basename(path) or path if path else "(not here)"
 
 
 def _admission(stripe: ExplainedStripe) -> list[RenderableType]:
@@ -153,16 +159,16 @@ def _band(band: Band) -> list[RenderableType]:
     first, last = band["from"], band["to"] - 1
     span = f"byte {first}" if first == last else f"bytes {first} to {last}"
     title = f"  {span} of the chunks: {band['kind']}"
-    table = Table.grid(padding=(0, 2))
+    table = Table(indent=4)
     places = [(place, "cached" if place["cached"] else "read", "green") for place in band["reads"]]
     for place, kind, style in [*places, *((place, "write", "yellow") for place in band["writes"])]:
         table.add_row(
-            Text(f"    {kind}", style=style),
+            Text(kind, style=style),
             place["cell"],
             f"member {place['role']}",
             f"{plural(place['length'], 'byte')} at {place['member_offset']}",
             f"image {place['image_offset']}" if "image_offset" in place else "parity",
-            Text(place["path"] or "(not here)", style="bright_black"),
+            Text(_file_of(place["path"]), style="bright_black"),
         )
     parts: list[RenderableType] = [Text(title), Text(f"    why: {band['why']}"), table]
     return parts + [Text(f"    xor   {line}", style="magenta") for line in band["xor"]]

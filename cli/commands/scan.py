@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import running_arrays
-from raidx_fuse.cli.console import table_of
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output, warn
 from raidx_fuse.cli.parameters import PATH
 from raidx_fuse.cli.status_text import state_text
@@ -42,7 +41,7 @@ def scan(out: Output, paths: tuple[str, ...], export: bool) -> None:
 
     if export:
         found = inspect.run(look_at, [absolute(path) for path in paths])
-        out.emit(out.fit(found), "\n".join(map(_exported, found["arrays"])))
+        out.emit(out.fit(found), "\n".join(map(_exported, found["arrays"])), whole=True)
         return
     document = out.fit(inspect.run(find_arrays, [absolute(path) for path in paths]))
     running = running_arrays()
@@ -59,10 +58,10 @@ def scan(out: Output, paths: tuple[str, ...], export: bool) -> None:
 
 def _table(arrays: list[FoundArray]) -> Table:
     titles = ("name", "uuid", "layout", "state", "members")
-    table = table_of(*titles, left=titles)
+    table = Table(*titles, left=titles)
     for array in arrays:
         members = f"{len(array['members'])} of {array['wanted']}"
-        name, uuid, layout = (Text(str(array[key])) for key in ("name", "uuid", "layout"))
+        name, uuid, layout = (str(array[key]) for key in ("name", "uuid", "layout"))
         table.add_row(name, uuid, layout, state_text(array["state"]), members)
     return table
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
 from raidx_fuse.errors import UsageError
@@ -40,9 +39,9 @@ def set_value(out: Output, array: str, assignment: str) -> None:
 
 
 def _print_settings(out: Output, result: Settings) -> None:
-    table = Table.grid(padding=(0, 2))
+    table = Table()
     for key, value in result["settings"].items():
-        table.add_row(key, Text(_value_text(key, value, out)))
+        table.add_row(key, _value_text(key, value, out))
     out.emit(result, table)
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 import trio
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli import metrics
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import Found, array_named, ask, ask_all, is_place, running_arrays
 from raidx_fuse.cli.commands.tune import heat_page
-from raidx_fuse.cli.console import table_of
+from raidx_fuse.cli.console import Table
+from raidx_fuse.cli.examine_text import examine_page
 from raidx_fuse.cli.health_line import health_line
-from raidx_fuse.cli.output import Output, console, plural, warn
+from raidx_fuse.cli.output import Output, plural, show, warn
 from raidx_fuse.cli.parameters import ARRAYS, PATH, array_argument
 from raidx_fuse.cli.progress import looks_until
 from raidx_fuse.cli.status_text import (
@@ -91,7 +90,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
             raise
         warn(str(error))
         failed = {"error": error.as_dict() | {"exit_status": EXIT_UNKNOWN}}
-        out.emit(failed, health_line([], [str(error)], EXIT_UNKNOWN))
+        out.emit(failed, health_line([], [str(error)], EXIT_UNKNOWN), whole=True)
         return EXIT_UNKNOWN
     for each in problems:
         warn(f"{each.path}: {each.problem}")
@@ -118,7 +117,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
         text = Group(*pages[:-1]) if found else Text("no array is mounted")
         if problems and not found:
             text = Text()
-    out.emit(shown, text)
+    out.emit(shown, text, whole=short or check)
     return worst if check else int(unknown != 0)
 
 
@@ -248,7 +247,7 @@ def stats(
     while count is None or len(reports) < count:
         report = ask(out, array, "stats", interval_s=interval)
         if not out.json:
-            console().print(_stats_page(report, out))
+            show(_stats_page(report, out))
             count = count and count - 1
             if count == 0:
                 return
@@ -275,20 +274,21 @@ def _metrics(array: str, output: str | None) -> None:
 def _stats_page(stats: Stats, out: Output) -> RenderableType:
     seconds, totals = stats["interval_seconds"], stats["array"]
     latency = totals["latency_ms"]
-    titles = ("role", "reads/s", "writes/s", "read", "written", "queue", "busy", "read ms")
-    table = table_of(*titles, "p99", "write ms", "p99", "member", left=("member",))
+    table = Table("role", "reads/s", "writes/s", "read", "written", "queue", "busy")
+    times = Table("role", "read ms", "p99", "write ms", "p99", "member", left=("member",))
     for member in stats["members"]:
+        role = str(member["role"])
         table.add_row(
-            str(member["role"]),
+            role,
             f"{member['reads'] / seconds:.1f}",
             f"{member['writes'] / seconds:.1f}",
             out.rate(member["read_bytes"] / seconds),
             out.rate(member["write_bytes"] / seconds),
             f"{member['queue_mean']:.2f}",
             f"{member['utilisation']:.0%}",
-            *(f"{member[key]:.2f}" for key in SERVICE_TIMES),
-            Text(str(member["path"])),
         )
+        figures = (f"{member[key]:.2f}" for key in SERVICE_TIMES)
+        times.add_row(role, *figures, str(member["path"]))
     rate = f"{totals['reads'] / seconds:.1f} reads/s, {totals['writes'] / seconds:.1f} writes/s"
     speed = (
         f"{out.rate(totals['read_bytes'] / seconds)} read, "
@@ -306,7 +306,7 @@ def _stats_page(stats: Stats, out: Output) -> RenderableType:
             f"{volume['writes_per_second']:.1f} writes/s of {out.size(volume['mean_write'])}; "
             f"{volume['utilisation']:.1%} of the array"
         )
-    return Group(*lines, table)
+    return Group(*lines, table, times)
 
 
 def _cache_lines(cache: Cache | None, out: Output) -> list[str]:
@@ -350,15 +350,15 @@ def damage(out: Output, array: str) -> int:
     """
     found: Damage = ask(out, array, "damage")
     ranges = found["ranges"]
-    table = table_of("image offset", "length", "offset", "in", "why", left=("in", "why"))
+    table = Table("image offset", "length", "offset", "in", "why", left=("in", "why"))
     for each in ranges[:DAMAGE_SHOWN_MAX]:
         inside = each["volume_offset"]
         table.add_row(
             str(each["image_offset"]),
             str(each["length"]),
             "-" if inside is None else str(inside),
-            Text(each["volume"] or "no volume"),
-            Text(each["why"]),
+            each["volume"] or "no volume",
+            each["why"],
         )
     parts: list[RenderableType] = [table] if ranges else []
     more = found["more"] + max(0, len(ranges) - DAMAGE_SHOWN_MAX)
@@ -375,44 +375,17 @@ def damage(out: Output, array: str) -> int:
 @verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
 def examine(out: Output, members: tuple[str, ...]) -> int:
-    """Show the superblock of each member."""
+    """Show the superblock of each member.
+
+    With --json it is a dump, field by field.
+    """
     found = [out.fit(_at_rest("examine", absolute(member))) for member in members]
     for each in found:
         if each.get("problem"):
             warn(f"{each['path']}: {each['problem']}")
-    tables = [part for each in found for part in (_fields(each, out), Text())]
-    out.emit({"members": found}, Group(*tables[:-1]))
+    pages = [] if out.json else [part for m in found for part in (examine_page(m, out), Text())]
+    out.emit({"members": found}, Group(*pages[:-1]))
     return 1 if any(each.get("problem") for each in found) else 0
-
-
-SIZE_FIELDS = ("size", "size_bytes", "chunk_bytes")
-
-
-def _fields(document: dict[str, object], out: Output) -> Table:
-    """Return a nested document as aligned lines; lists of documents become tables."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(justify="right", style="bold", no_wrap=True)
-    for name, value in document.items():
-        label = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
-        cell: RenderableType = _field(name, value, out)
-        if value and isinstance(value, dict):
-            cell = _fields(value, out)
-        elif value and isinstance(value, list) and isinstance(value[0], dict):
-            cell = Table(box=None, padding=(0, 2, 0, 0))
-            for column in value[0]:
-                cell.add_column(column.removesuffix("_bytes").replace("_", " "), no_wrap=True)
-            for row in value:
-                cell.add_row(*(_field(key, item, out) for key, item in row.items()))
-        grid.add_row(f"{label}:", cell)
-    return grid
-
-
-def _field(name: str, value: object, out: Output) -> Text:
-    if name in SIZE_FIELDS and isinstance(value, int):
-        return Text(out.size(value))
-    if name == "created_s" and isinstance(value, int) and value:
-        return Text(datetime.fromtimestamp(value).isoformat(" "))
-    return Text("-" if value in (None, [], {}, "") else str(value))
 
 
 @verb()

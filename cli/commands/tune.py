@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.console import table_of
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import array_argument, dry_run_option, wait_option
 from raidx_fuse.cli.progress import begun
@@ -132,7 +132,7 @@ def heat_page(heat: Heat, out: Output) -> RenderableType:
         f"half of the accesses go to {heat['half_ratio']:.1%} of it"
     )
     titles = ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles")
-    table = table_of(*titles)
+    table = Table(*titles)
     for place in heat["hot"]:
         table.add_row(
             str(place["image_offset"]),

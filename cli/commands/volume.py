@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
+from rich.console import Group
 
 from raidx_fuse.cli.app import Nouns, verb
 from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, SIZE, together, wait_option
 from raidx_fuse.cli.progress import begun
-from raidx_fuse.cli.status_text import dry_run_text, redundancy
+from raidx_fuse.cli.status_text import dry_run_text, redundancy, state_text
 from raidx_fuse.errors import AmbiguousError, UsageError
 from raidx_fuse.fuse import mountpoint
 
@@ -78,17 +79,13 @@ def create(out: Output, mount: str, name: str, size: int, on: str | None, if_mis
 def list_volumes(out: Output, mount: str) -> None:
     """List the volumes of a mount."""
     result = ask(out, mount, "volume-list")
-    table = Table.grid(padding=(0, 2))
-    table.add_row("NAME", "SIZE", "WRITTEN", "ARRAY", "EXTENTS", "UUID")
+    table = Table("name", "size", "written", "array", "uuid", left=("name", "array", "uuid"))
     for one in result["volumes"]:
         sizes = (out.size(one["size"]), out.size(one["written"]))
-        table.add_row(one["name"], *sizes, one["array"], str(len(one["extents"])), one["uuid"])
-    for one in result["volumes"]:
-        if one.get("moving"):
-            table.add_row(f"{one['name']}: {_moving(one)}")
-    for one in result["unshown"]:
-        table.add_row(f"{one['name']} is not shown: {one['why']}")
-    out.emit(result, table)
+        table.add_row(one["name"], *sizes, one["array"], one["uuid"])
+    lines = [f"{one['name']}: {_moving(one)}" for one in result["volumes"] if one.get("moving")]
+    lines += [f"{one['name']} is not shown: {one['why']}" for one in result["unshown"]]
+    out.emit(result, Group(table, *lines))
 
 
 def _moving(one: dict[str, Any]) -> str:
@@ -265,16 +262,17 @@ def _would(plan: LosingPlan, out: Output) -> str:
 def list_arrays(out: Output, mount: str) -> None:
     """List the arrays of a mount with their free space."""
     result = ask(out, mount, "array-list")
-    table = Table.grid(padding=(0, 2))
-    table.add_row("NAME", "LAYOUT", "STATE", "SIZE", "FREE", "VOLUMES")
+    titles = ("name", "layout", "state", "size", "free", "volumes")
+    table = Table(*titles, left=("name", "layout", "state", "volumes"))
     for one in result["arrays"]:
-        wiping = f" (and {out.size(one['wiping'])} being wiped)" if one["wiping"] else ""
-        sizes = (out.size(one["size"]), out.size(one["free"]) + wiping)
-        count = plural(len(one["volumes"]), "volume")
-        table.add_row(one["name"], one["layout"], one["state"], *sizes, count)
+        wiping = f"; {out.size(one['wiping'])} more are being wiped" if one["wiping"] else ""
+        sizes = (out.size(one["size"]), out.size(one["free"]))
+        names = ", ".join(one["volumes"]) or "-"
+        table.add_row(one["name"], one["layout"], state_text(one["state"]), *sizes, names + wiping)
     for one in result.get("absent", ()):
         count = plural(one["total"], "volume")
-        table.add_row(one["name"], "", "absent", "", "", f"{count}: {', '.join(one['volumes'])}")
+        names = f"{count}: {', '.join(one['volumes'])}"
+        table.add_row(one["name"], "-", "absent", "-", "-", names)
     out.emit(result, table)
 
 

@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from raidx_fuse.cli.output import Output
-from raidx_fuse.cli.status_text import head_rows, job_line, member_cells
+from raidx_fuse.cli.status_text import BARS, head_rows, job_line, member_cells
 from raidx_fuse.daemon.control_client import (
     Connection,
     ControlError,
@@ -45,7 +45,6 @@ FIXED_LINES = 7  # head, traffic, curve, head of the members, legend, message, k
 LOOKS_MAX = 256
 NOTES = ("host", "action", "tuner", "lab", "warning")  # what the owner of an array should read
 CURVES = (" ▁▂▃▄▅▆▇█", " .:-=+*%#")
-BARS = ("━─", "#.")
 KEYS = "f fail  r replace  t tune  p pause/resume  up/down member  q quit"
 HEAD = "role state      busy queue  rd/s  wr/s rd ms   p99 wr ms   p99 member"
 

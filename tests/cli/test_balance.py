@@ -94,6 +94,6 @@ def test_status_shows_the_load_of_several_arrays(daemon: Daemon) -> None:
     line = "fast: utilisation 91% (threshold 80%), busy 95%, 31.2 ms a request; hotspot for 100%"
     assert line in shown
     assert "slow: not observed yet" in shown
-    assert "raidx balance /mnt --dry-run shows what would help" in shown
+    assert "what would help: raidx balance /mnt --dry-run" in shown
     daemon.answers["status"] = status(pool={"arrays": [new], "balance": STATE})
     assert "not observed" not in daemon.run("status", "ARRAY").stdout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Table as FramedTable
 from rich.text import Text
 
 from raidx_fuse.cli.app import Nouns, verb
@@ -22,8 +22,8 @@ from raidx_fuse.cli.commands.layout.svg import (
     draw,
     svg_option,
 )
-from raidx_fuse.cli.console import broken, table_of
-from raidx_fuse.cli.output import Output, plural, terminal_columns, warn
+from raidx_fuse.cli.console import Table
+from raidx_fuse.cli.output import Output, plural, screen_columns, warn
 from raidx_fuse.cli.parameters import LAYOUT_NAME
 from raidx_fuse.errors import UsageError
 from raidx_fuse.layouts.codes.code import Code, LayoutError, Step, bits
@@ -171,20 +171,12 @@ def list_layouts(out: Output) -> None:
 
 
 def _listed(rows: Sequence[tuple[str, ...]]) -> RenderableType:
-    """Return *rows* as a table; on a terminal that is too narrow, as two lines for each layout."""
-    titles = ("name", "members", "losses", "efficiency", "what it is", "paper")
-    widths = [max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True)]
-    if sum(widths) > (terminal_columns() or sum(widths)):
-        page = Text()
-        for name, members, losses, efficiency, title, paper in rows:
-            page.append(f"{name:14}", style="bold").append(f"{title}\n")
-            source = f"; paper: {paper}" if paper else ""
-            page.append(f"{'':14}members: {members}; losses: {losses}; {efficiency}{source}\n")
-        page.rstrip()
-        return broken(page, terminal_columns() or sum(widths))
-    table = table_of(*titles, left=titles)
-    for row in rows:
-        table.add_row(*row)
+    """Return *rows* as a table with two lines for each layout."""
+    table = Table()
+    for name, members, losses, efficiency, title, paper in rows:
+        what = f"{title}; paper: {paper}" if paper else title
+        figures = f"members: {members}; losses: {losses}; {efficiency}"
+        table.add_row(Text(name, style="bold"), f"{what}\n{figures}")
     return table
 
 
@@ -253,11 +245,14 @@ def show(
         heads = [f"disk {role}" for role in range(plan.width)]
         draw(svg, title, [_plan_panel("", plan, heads, boxes)], [CHAINS_NOTE])
     shape = {"rows": plan.code.rows, "cols": plan.width, "tolerance": plan.code.tolerance}
-    out.emit({"layout": name, **shape, "stripes": document}, Group(*_tables(title, lines)))
+    out.emit(
+        {"layout": name, **shape, "stripes": document},
+        Group(Text(title, style="bold"), *_tables(lines)),
+    )
 
 
-def _tables(title: str, lines: Sequence[tuple[Sequence[Text], bool]]) -> Iterator[Table]:
-    """Yield the table of *lines* (cells, whether a section ends), in parts as wide as a terminal.
+def _tables(lines: Sequence[tuple[Sequence[Text], bool]]) -> Iterator[FramedTable]:
+    """Yield the table of *lines* (cells, whether a section ends), in parts as wide as the screen.
 
     The first cell of a line is its title, which each part has.
     """
@@ -267,14 +262,14 @@ def _tables(title: str, lines: Sequence[tuple[Sequence[Text], bool]]) -> Iterato
         3 + max(len(head), *(len(texts[number]) for texts, _ in lines))
         for number, head in enumerate(heads)
     ]
-    columns = terminal_columns() or sum(widths) + 1
+    columns = screen_columns()
     first = 1
     while first < count:
         end, used = first + 1, 1 + widths[0] + widths[first]
         while end < count and used + widths[end] <= columns:
             used += widths[end]
             end += 1
-        table = Table(title=title if first == 1 else None, title_style="bold")
+        table = FramedTable()
         table.add_column(heads[0], justify="right")
         for head in heads[first:end]:
             table.add_column(head, justify="center")
@@ -447,7 +442,7 @@ def map_chunks(
         draw(svg, title, list(growth.panels()), [GROWTH_NOTE] * bool(disks_after))
     if step and growth is not None:
         document = {"layout": name, "growths": growth.as_json()}
-        out.explain(document, Text("\n".join(growth.lines())))
+        out.emit(document, Text("\n".join(growth.lines())))
         return
     rows: list[MappedChunk] = []
     for chunk in range(chunks):
@@ -458,7 +453,7 @@ def map_chunks(
             number -= role >= disks  # the parity disk is the last one of the first
         row: MappedChunk = {"logical": chunk, "member": number, "chunk": member_chunk}
         rows.append({**row, "stripe": stripe, "cell": plan.code.name_of(cell)})
-    table = table_of("logical", "member", "chunk", "stripe", "cell")
+    table = Table("logical", "member", "chunk", "stripe", "cell")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     out.emit({"layout": name, "blocks_per_disk": plan.member_chunks, "map": rows}, table)
@@ -679,7 +674,7 @@ def recover(
     document["cells"] = {code.name_of(cell): place for cell, place in enumerate(code.cells)}
     if step:
         document["steps"], page = decode_page(code, steps, gone)
-        out.explain({"layout": name, **document}, Text("\n".join(lines + page)))
+        out.emit({"layout": name, **document}, Text("\n".join(lines + page)))
         return
     for cell, mask in steps:
         sources = " ^ ".join(map(code.name_of, bits(mask)))
@@ -776,7 +771,7 @@ def bundles(out: Output, length: int, disk_chunks: str, svg: str | None) -> None
     if svg is not None:
         title = f"bundles of {plural(length, 'chunk')}"
         draw(svg, title, [_bundles_panel(counts, made)], [caption])
-    table = table_of("bundle", "members", left=("members",))
+    table = Table("bundle", "members", left=("members",))
     for number, bundle in enumerate(made):
         table.add_row(str(number), " ".join(map(str, bundle)))
     out.emit({"bundles": made, "maximum": maximum(counts, length)}, Group(table, caption))
@@ -812,7 +807,7 @@ def load(out: Output, name: str, disks: int, rotate: bool | None, writes: str) -
     plan = plan_of(name, disks, disks if name != "mcpod" else disks - 1, (), rotate)
     cost = write_load(plan, parse_writes(writes, plan))
     caption = f"busiest over mean: {cost.imbalance:.2f}"
-    table = table_of("disk", "reads", "writes", "operations")
+    table = Table("disk", "reads", "writes", "operations")
     for role, (reads, written, total) in enumerate(
         zip(cost.reads, cost.writes, cost.total, strict=True)
     ):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import array_named, ask, is_place
-from raidx_fuse.cli.output import Output, plural, terminal_columns
+from raidx_fuse.cli.console import Table
+from raidx_fuse.cli.output import Output, plural, screen_columns
 from raidx_fuse.cli.parameters import ARRAYS, SIZE
 from raidx_fuse.members.spec import absolute
 
@@ -27,7 +27,7 @@ STYLES = {
 }
 COLUMNS = 16  # bytes on a line
 PAGES_NAMED = 4
-WHOLE_COLUMNS = 112  # of a terminal with room for a line of them
+WHOLE_COLUMNS = 112  # of a screen with room for a line of them
 SUM_COLUMNS = 8  # more, for whether the page fits its checksum
 
 
@@ -63,13 +63,12 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
 
 def _page(document: Peeked) -> Group:
     title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
-    table = Table.grid(padding=(0, 2))
+    table = Table(indent=2)
     has_sums = any("sum" in cell for cell in document["cells"])
-    columns = terminal_columns()
-    wide = columns is None or columns >= WHOLE_COLUMNS + SUM_COLUMNS * has_sums
+    wide = screen_columns() >= WHOLE_COLUMNS + SUM_COLUMNS * has_sums
     for cell in document["cells"]:
         style = STYLES.get(cell["newest"], "bright_black")
-        place = (f"  {cell['cell']}", f"member {cell['role']}", f"at {cell['member_offset']}")
+        place = (cell["cell"], f"member {cell['role']}", f"at {cell['member_offset']}")
         rows = _rows(cell["content"], document["begin"], wide) or [(Text(), _why_empty(cell))]
         home: list[tuple[Text, str]] = []
         if cell["home"] is not None and cell["home"] != cell["content"]:

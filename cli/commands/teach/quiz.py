@@ -102,7 +102,7 @@ def quiz(
         lines.append(f"{question['number']}. {text} ({question['give']})")
         if answers:
             lines.append(f"   {' '.join(question['answer'])}   because {question['why']}")
-    out.explain(document, Text("\n".join(lines)))
+    out.emit(document, Text("\n".join(lines)))
     return 0
 
 

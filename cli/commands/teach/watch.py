@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 import click
 from rich.console import Group
 
 from raidx_fuse.cli.app import verb
-from raidx_fuse.cli.output import Output
+from raidx_fuse.cli.output import Output, screen_columns
 from raidx_fuse.cli.parameters import array_argument
+from raidx_fuse.cli.printable import is_plain_locale
 from raidx_fuse.cli.screen.frame import COLUMNS_MIN, Feed, Frame
 from raidx_fuse.daemon.control_client import ControlError
 from raidx_fuse.errors import NotInstalledError
@@ -45,14 +45,14 @@ def watch(out: Output, array: str, interval: float, once: bool, ascii_only: bool
     """
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     frame = Frame(
-        ascii_only=ascii_only or not encoding.startswith("utf"),
+        ascii_only=ascii_only or not encoding.startswith("utf") or is_plain_locale(),
         colour="NO_COLOR" not in os.environ and sys.stdout.isatty(),
     )
     feed = Feed(array, interval)
     try:
         if not (once or out.json) and _is_terminal():
             return _live(feed, frame)
-        columns = max(COLUMNS_MIN, shutil.get_terminal_size((COLUMNS_MIN, 1)).columns)
+        columns = max(COLUMNS_MIN, screen_columns())
         found = feed.look(frame.parts_wanted(columns, 1))
     finally:
         feed.close()
