@@ -1125,14 +1125,28 @@ class MemberUse(MemberPath, SpaceUse):
     """What an array would use of a member."""
 
 
+class MemberSize(MemberPath):
+    size: Bytes
+
+
 class LayoutChoice(TypedDict):
-    """What the members would make with another layout; *wasted* of each."""
+    """What the members would make with a layout; *wasted* of each.
+
+    *write_operations*: reads and writes of members for a write within one chunk, in the mean;
+    *reading_members*: how many serve a long read at once. *grows*: "in_place", moving the share of
+    the new members only, up to *members_max* if that is a number; "copies", one more for each;
+    "bundles", with members of any size; or by a "restripe".
+    """
 
     layout: str
     length: Number | None
     size: Bytes
     redundancy_left: Count
     wasted: list[Bytes]
+    write_operations: Mean
+    reading_members: Count
+    grows: str
+    members_max: Count | None
 
 
 class CreationPlan(Plan):
@@ -1149,6 +1163,16 @@ class CreationPlan(Plan):
     redundancy_left: Count
     redundancy_reduced: bool
     creates: list[str]
+
+
+class Choices(TypedDict):
+    """What members can become; *error* says that a layout is to be named, nothing was written."""
+
+    dry_run: bool
+    members: list[MemberSize]
+    chunk_size: Bytes
+    choices: list[LayoutChoice]
+    error: Error
 
 
 class DestroyedMember(TypedDict):

@@ -182,7 +182,6 @@ CLOCKS = {
 DATE_MODULES = {"datetime", "calendar", "timeit"}
 MAY_PRINT_DATES = {
     "cli.commands.events",
-    "cli.commands.show",
     "cli.status_text",
 }  # from a number that is given
 
@@ -364,7 +363,7 @@ def test_what_users_name_is_read_as_bytes() -> None:
 
 # (module, function): looks at members for a moment, or opens them beside whoever has them.
 MAY_ATTACH_WITHOUT_THE_ARRAY = {
-    ("daemon.create", "plan"),  # their sizes
+    ("daemon.create", "_looked_at"),  # their sizes
     ("daemon.inspect", "examine"),
     ("daemon.inspect", "status"),
     ("daemon.inspect", "_in_use"),

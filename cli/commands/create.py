@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
+from rich.console import Group
 
 from raidx_fuse.cli.app import verb
+from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.idempotent import if_missing, same_array, unchanged
 from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import (
@@ -19,16 +22,19 @@ from raidx_fuse.cli.parameters import (
     overwrite_option,
 )
 from raidx_fuse.client.status_document import document
-from raidx_fuse.errors import RaidxError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.members.spec import absolute
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, CreationPlan, LayoutChoice
+    from raidx_fuse.daemon.create import CreateRequest
+    from raidx_fuse.documents import ArrayReport, Choices, CreationPlan, Error, LayoutChoice
 
 
 @verb()
 @click.argument("members", metavar="MEMBER...", nargs=-1, required=True, type=PATH)
-@click.option("--layout", required=True, type=LAYOUT_NAME, help="See 'raidx layout list'.")
+@click.option(
+    "--layout", type=LAYOUT_NAME, help="See 'raidx layout list'; without one, what is possible."
+)
 @click.option("--chunk", type=SIZE, default="64KiB", help="4KiB to 1MiB (default: 64KiB).")
 @click.option("--size", type=SIZE, help="Create missing member files (sparse), each of this size.")
 @click.option("--image-size", type=SIZE, help="Size of the image, if smaller than possible.")
@@ -61,7 +67,7 @@ if TYPE_CHECKING:
 def create(
     out: Output,
     members: tuple[str, ...],
-    layout: str,
+    layout: str | None,
     chunk: int,
     size: int | None,
     image_size: int | None,
@@ -75,8 +81,11 @@ def create(
     if_missing: bool,
     overwrite_signature: bool,
     dry_run: bool,
-) -> None:
+) -> int:
     """Create an array of members.
+
+    Without --layout it only says what these members can become: each layout with its space, how
+    many losses it survives, what reads and writes cost, and how it grows. The exit status is 2.
 
     Only superblocks and maps are written: nothing is synchronised, and of a device only the place
     of checksums is zeroed. So it takes no time.
@@ -93,12 +102,12 @@ def create(
     from raidx_fuse.layouts.registry import in_place_max, prime_for
 
     prime = None
-    if max_members is not None:
+    if max_members is not None and layout is not None:
         prime = prime_for(layout, max(max_members, len(members)))
     given = (("rotate", rotate), ("length", length), ("prime", prime))
     request = creation.CreateRequest(
         members=tuple(absolute(member) for member in members),
-        layout=layout,
+        layout=layout or "",
         chunk_bytes=chunk,
         name=name,
         params={key: value for key, value in given if value is not None},
@@ -109,15 +118,17 @@ def create(
         with_volume=not no_volume,
         sums=sums == "on",
     )
+    if layout is None:
+        return _choose(out, request, members)
     if if_missing and (there := _present(request.members)) is not None:
         same_array(there, name, layout, sums)
         if len(there["members"]) == len(members):
             unchanged(out, document([there]), f"{name} is there already")
-            return
+            return 0
     if dry_run:
         plan = trio.run(creation.plan, request).as_dict(request)
         out.emit(plan, _plan_text(plan, out))
-        return
+        return 0
     warnings = trio.run(creation.create, request)
     status = trio.run(inspect.status, request.members)
     status["warnings"] += warnings
@@ -131,6 +142,36 @@ def create(
     if most is not None:
         line += f"\ngrows to at most {plural(most, 'member')} by the fewest moves (--max-members)"
     out.emit({**document([status]), "changed": True}, line)
+    return 0
+
+
+def _choose(out: Output, request: CreateRequest, typed: Sequence[str]) -> int:
+    """Print what the members of *request* can become; return the status of a usage error."""
+    import trio
+
+    from raidx_fuse.daemon import create as creation
+
+    sizes, found = trio.run(creation.choices, request)
+    error = UsageError(
+        "no layout is named, so nothing was written",
+        action=f"add one of them: --layout {_usual(found)}",
+        reason=Reason.MISSING_ARGUMENT,
+    )
+    answer: Choices = {
+        "dry_run": True,
+        "members": [{"path": path, "size": size} for path, size in sizes.items()],
+        "chunk_size": request.chunk_bytes,
+        "choices": found,
+        "error": cast("Error", error.as_dict() | {"exit_status": error.exit_status}),
+    }
+    out.emit(
+        answer,
+        Group(
+            f"what {plural(len(typed), 'member')} can become:", _choices(found, out), CHOICES_NOTE
+        ),
+    )
+    warn(str(error))
+    return error.exit_status
 
 
 def _present(members: tuple[str, ...]) -> ArrayReport | None:
@@ -144,7 +185,15 @@ def _present(members: tuple[str, ...]) -> ArrayReport | None:
         return None
 
 
-def _plan_text(plan: CreationPlan, out: Output) -> str:
+GROWS = {
+    "in_place": "disk by disk",
+    "copies": "by a copy a disk",
+    "bundles": "any disks, any size",
+    "restripe": "by a restripe",
+}
+
+
+def _plan_text(plan: CreationPlan, out: Output) -> Group:
     lines = [
         f"would do: {plan['does']}, image of {out.size(plan['size'])}, "
         f"{plural(plan['redundancy_left'], 'loss')} tolerated",
@@ -155,20 +204,42 @@ def _plan_text(plan: CreationPlan, out: Output) -> str:
             f"{out.size(member['used'])} used, {out.size(member['wasted'])} wasted"
             for member in plan["members"]
         ),
-        "every layout that fits these members:",
-        *(_alternative_text(entry, out) for entry in plan["layouts"]),
-        f"moves: nothing; makes {plural(len(plan['creates']), 'file')}",
     ]
-    return "\n".join(lines + [f"  {path}" for path in plan["creates"]])
+    end = [f"moves: nothing; makes {plural(len(plan['creates']), 'file')}"]
+    end += [f"  {path}" for path in plan["creates"]]
+    title = "every layout that fits these members:"
+    return Group(*lines, title, _choices(plan["layouts"], out), CHOICES_NOTE, *end)
 
 
-def _alternative_text(entry: LayoutChoice, out: Output) -> str:
-    name = entry["layout"] + (f", length {entry['length']}" if entry["length"] else "")
-    return (
-        f"  {name}: image of {out.size(entry['size'])}, "
-        f"{plural(entry['redundancy_left'], 'loss')} tolerated, "
-        f"{out.size(sum(entry['wasted']))} wasted"
-    )
+CHOICES_NOTE = (
+    "losses: members that may fail; write: reads and writes of members for a small one; "
+    "read: members that serve a long one; (3): chunks in a bundle, see --length"
+)
+
+
+def _usual(found: list[LayoutChoice]) -> str:
+    """Return the layout that most people want: the largest image that survives a loss."""
+    names = [entry["layout"] for entry in found]
+    safe = [entry["layout"] for entry in found if entry["redundancy_left"]]
+    return next((name for name in ("raid5", *safe) if name in names), "raid0")
+
+
+def _choices(found: list[LayoutChoice], out: Output) -> Table:
+    titles = ("layout", "image", "losses", "wasted", "write", "read", "grows")
+    table = Table(*titles, left=("layout", "grows"), indent=2)
+    for entry in found:
+        name = entry["layout"] + (f" ({entry['length']})" if entry["length"] else "")
+        most = f" to {entry['members_max']}" if entry["members_max"] else ""
+        table.add_row(
+            name,
+            out.size(entry["size"]),
+            str(entry["redundancy_left"]),
+            out.size(sum(entry["wasted"])),
+            f"{entry['write_operations']:.3g}",
+            str(entry["reading_members"]),
+            GROWS[entry["grows"]] + most * (entry["grows"] == "in_place"),
+        )
+    return table
 
 
 @verb()

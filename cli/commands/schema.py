@@ -64,7 +64,7 @@ DOCUMENTS = {
     "check": (Shape(documents.Checked), Shape(documents.Repaired)),
     "completions": (Shape(answers.Completions),),
     "crash": (Shape(answers.Crashed, STATUS.optional),),
-    "create": (STATUS, Shape(documents.CreationPlan)),
+    "create": (STATUS, Shape(documents.CreationPlan), Shape(documents.Choices)),
     "damage": (Shape(documents.Damage),),
     "destroy": (Shape(documents.Destroyed),),
     "error": (Shape(documents.Failed),),

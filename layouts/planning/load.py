@@ -23,8 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from raidx_fuse.layouts.codes.code import Code, LayoutError
+from raidx_fuse.layouts.layout_info import WIDTH_MAX
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Stripe, cell_range, chunk_range
 from raidx_fuse.layouts.placements.layout import Layout
+from raidx_fuse.layouts.planning.stripe_plan import write_plans
 
 _ITEM = re.compile(
     r"(?:(?P<first>\d+)(?:-(?P<last>\d+))?|(?P<all>all)|row:(?P<row>\d+)"
@@ -93,6 +95,32 @@ def write_load(layout: Layout, chunks: Iterable[Chunk]) -> Load:
         for changed in (cell, *map(CellIndex, layout.code.affects[cell])):
             operations[layout.place(stripe, changed)[0]] += 1
     return Load(tuple(operations), tuple(operations))
+
+
+def small_write_operations(code: Code) -> float:
+    """Return how many reads and writes a write within one chunk costs, in the mean of all chunks.
+
+    Read-modify-write or reconstruct-write, whichever reads less.
+
+    >>> from raidx_fuse.layouts.codes.horizontal import single_parity
+    >>> [small_write_operations(single_parity(width)) for width in (3, 4)]
+    [3.0, 4.0]
+    """
+    total = 0
+    for cell in range(code.data_count):
+        found = (plan for plan in write_plans(code, 1 << cell, 0, 0) if plan is not None)
+        plan = min(found, key=lambda plan: plan.pre_reads)
+        total += plan.pre_reads + len(plan.writes) + len(plan.outputs)
+    return total / code.data_count
+
+
+def reading_members(layout: Layout) -> int:
+    """Return how many members have data, or a copy of it, and serve a long read at once."""
+    code, apart = layout.code, max(1, layout.stripes // WIDTH_MAX)
+    stripes = {*range(min(layout.phases(), layout.stripes)), *range(0, layout.stripes, apart)}
+    is_copied = code.data_count == 1
+    cells = cell_range(0, code.data_count + code.parity_count * is_copied)
+    return len({layout.place(Stripe(stripe), cell)[0] for stripe in stripes for cell in cells})
 
 
 def conventional_reads(code: Code, column: int) -> int:

@@ -18,7 +18,16 @@ from raidx_fuse.format.table_page import share_bytes
 from raidx_fuse.layouts.numbers import by_role
 from raidx_fuse.layouts.placements.bundled import SPARE_CHUNKS
 from raidx_fuse.layouts.placements.layout import Layout
-from raidx_fuse.layouts.registry import LAYOUTS, LayoutError, check_chunk_bytes, code_for
+from raidx_fuse.layouts.planning.load import reading_members, small_write_operations
+from raidx_fuse.layouts.registry import (
+    LAYOUTS,
+    LayoutError,
+    LayoutInfo,
+    check_chunk_bytes,
+    code_for,
+    grows_in_place,
+    in_place_max,
+)
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.spec import parse_spec
 from raidx_fuse.store.host_space import HostSpaces
@@ -129,16 +138,40 @@ def alternatives(sizes: Sequence[int], request: CreateRequest) -> list[LayoutCho
             except (LayoutError, UsageError):
                 continue
             uses = member_use(CreatePlan(layout, (), tuple(sizes), regions.data.offset))
+            most = in_place_max(name, len(sizes), None)
             entry: LayoutChoice = {
                 "layout": name,
                 "length": layout.code.columns if layout.has_table else None,
                 "size": layout.size_bytes,
                 "redundancy_left": layout.code.tolerance,
                 "wasted": [use["wasted"] for use in uses],
+                "write_operations": small_write_operations(layout.code),
+                "reading_members": reading_members(layout),
+                "grows": _grows(info, most == len(sizes)),
+                "members_max": most,
             }
             if entry not in shown:
                 shown.append(entry)
     return sorted(shown, key=lambda entry: -entry["size"])
+
+
+def _grows(info: LayoutInfo, is_full: bool) -> str:
+    if info.members_by != "migration":
+        return info.members_by
+    return "in_place" if grows_in_place(info.name) and not is_full else "restripe"
+
+
+async def choices(request: CreateRequest) -> tuple[dict[str, int], list[LayoutChoice]]:
+    """Return the members' sizes, and what each layout would make of them; nothing is written.
+
+    The layout of *request* counts for nothing. Raises UsageError, BusyError, MemberError.
+    """
+    check_chunk_bytes(request.chunk_bytes)
+    sizes, _ = await _looked_at(replace(request, overwrite_signature=True))
+    found = alternatives(tuple(sizes.values()), request)
+    if not found:
+        shape("raid0", tuple(sizes.values()), request.chunk_bytes, {}, log_bytes=request.log_bytes)
+    return sizes, found
 
 
 async def plan(request: CreateRequest) -> CreatePlan:
@@ -149,18 +182,8 @@ async def plan(request: CreateRequest) -> CreatePlan:
     code_for(request.layout, len(request.members), request.params)
     check_chunk_bytes(request.chunk_bytes)
     check_array_name(request.name)
-    check_distinct(request.members)
-    missing = tuple(m for m in request.members if not is_there(m))
-    found = {member: _size_to_make(member, request) for member in missing}
-    with Disks(read_only=True) as disks:
-        given = [m for m in request.members if m not in missing]
-        present = disks.attach(given)
-        found |= {name: member.size_bytes for name, member in zip(given, present, strict=True)}
-    sizes = tuple(found[member] for member in request.members)
-    for member in request.members:
-        await Disks().check(
-            member, overwrite_signature=request.overwrite_signature, may_create=True
-        )
+    found, missing = await _looked_at(request)
+    sizes = tuple(found.values())
     regions, layout = shape(
         request.layout,
         sizes,
@@ -177,6 +200,25 @@ async def plan(request: CreateRequest) -> CreatePlan:
         place = regions.place_for_sums(layout.code.tolerance + 1, regions.end, regions.end)
         room = NO_REGION if place is None else place
     return CreatePlan(layout, missing, sizes, regions.data.offset, room.length)
+
+
+async def _looked_at(request: CreateRequest) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the bytes of each member, now or when it is made, and which are to be made.
+
+    Raises UsageError, SignatureFoundError, BusyError, MemberError.
+    """
+    check_distinct(request.members)
+    missing = tuple(m for m in request.members if not is_there(m))
+    found = {member: _size_to_make(member, request) for member in missing}
+    with Disks(read_only=True) as disks:
+        given = [m for m in request.members if m not in missing]
+        present = disks.attach(given)
+        found |= {name: member.size_bytes for name, member in zip(given, present, strict=True)}
+    for member in request.members:
+        await Disks().check(
+            member, overwrite_signature=request.overwrite_signature, may_create=True
+        )
+    return {member: found[member] for member in request.members}, missing
 
 
 def _size_to_make(member: str, request: CreateRequest) -> int:

@@ -155,7 +155,7 @@ def test_completion_offers_the_running_arrays_else_folders(monkeypatch: pytest.M
         ("create --layout raid55 a b c", "did you mean raid5"),
         ("create --layout raid5 --size 1Q a b c", "'1Q' is not a size"),
         ("create --layout raid5 --size 1.1 a b c", "whole number of bytes"),
-        ("create a b c", "'--layout'"),
+        ("create a b c", "--size S creates missing member files"),
         ("mount onlyone", "members and a mount point"),
         ("set /mnt speed_min", "KEY=VALUE"),
         ("explain /mnt -- -4", "not a size"),

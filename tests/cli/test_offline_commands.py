@@ -302,3 +302,33 @@ def test_check_names_the_members_that_lie_under_two_losses() -> None:
     named = [(each["stripe"], os.path.basename(each["member"])) for each in problems]
     assert named == [(1, "d2.img"), (3, "d0.img"), (3, "d3.img")]
     assert problems[0]["image_offset"] == 1 * 4 * 4096 + 2 * 4096 + 7
+
+
+def test_without_a_layout_create_says_what_the_members_can_become_and_writes_nothing() -> None:
+    made = [f"{name}.img" for name in "abcd"]
+    for name in made[:2]:
+        Path(name).write_bytes(b"mine" * (SIZE // 4))
+    before = [Path(name).read_bytes() for name in made[:2]]
+    document = run_json(f"create --size {SIZE} {' '.join(made)}", 2)
+    assert [member["size"] for member in document["members"]] == [SIZE] * 4
+    assert document["error"]["reason"] == "missing_argument"
+    found = {choice["layout"]: choice for choice in document["choices"]}
+    keys = ("redundancy_left", "write_operations", "reading_members", "grows", "members_max")
+    rows = {name: tuple(choice[key] for key in keys) for name, choice in found.items()}
+    assert rows["raid0"] == (0, 1, 4, "in_place", None)
+    assert rows["raid1"] == (3, 4, 4, "copies", None)
+    assert rows["raid4"] == (1, 4, 3, "in_place", None)
+    assert rows["raid5"] == (1, 4, 4, "in_place", None)
+    assert rows["upc"] == (2, 5, 4, "restripe", None)
+    assert rows["evenodd"][0::3] == (2, "in_place"), "its prime has room for one more"
+    assert rows["raidx-copy"] == (1, 2, 4, "bundles", None)
+    plan = run_json(
+        f"create --layout raid5 --size {SIZE} --overwrite-signature -n {' '.join(made)}"
+    )
+    assert plan["layouts"] == document["choices"], "-n says the same"
+    assert found["raid5"]["size"] == plan["size"]
+    shown = run(f"create --size {SIZE} {' '.join(made)}", 2)
+    assert "--layout raid5" in shown.stderr
+    assert re.search(r"^  raid5 .* MiB +1 .* 4 +4  disk by disk$", shown.stdout, re.M)
+    assert [Path(name).read_bytes() for name in made[:2]] == before
+    assert not any(Path(name).exists() for name in made[2:])
