@@ -95,11 +95,11 @@ def _load(array: Load) -> Text:
     if not array["observations"]:
         return Text(f"  {array['array']}: not observed yet")
     line = Text(
-        f"  {array['array']}: utilisation {array['utilisation']:.0%} (threshold "
-        f"{array['tau']:.0%}), busy {array['busy']:.0%}, {array['latency_ms']:.1f} ms a request"
+        f"  {array['array']}: utilisation {array['utilisation']:z.0%} (threshold "
+        f"{array['tau']:z.0%}), busy {array['busy']:z.0%}, {array['latency_ms']:z.1f} ms a request"
     )
     if array["hotspot"]:
-        line.append(f"; hotspot for {array['above']:.0%} of the window", style="yellow")
+        line.append(f"; hotspot for {array['above']:z.0%} of the window", style="yellow")
     return line
 
 
@@ -163,7 +163,7 @@ def scan_text(status: ArrayReport) -> str:
     for job in status.get("jobs", ()):
         if job["kind"] == "scrub":
             share = percent(job["done"], job["total"])
-            return f"scrub in progress, {share:.1f} % done, {_found(job, job['uncorrected'])}"
+            return f"scrub in progress, {share:z.1f} % done, {_found(job, job['uncorrected'])}"
     scrub = status["last_scrub"]
     if scrub is None:
         return "none requested"
@@ -251,7 +251,7 @@ def job_amount(job: Job, out: Output) -> str:
     if job.get("waits_for_resync"):
         return f"{text}, waits for the resync"
     rate = job.get("rate") or 0
-    text += f", {out.rate(rate) if in_bytes else f'{rate:.0f}/s'}"
+    text += f", {out.rate(rate) if in_bytes else f'{rate:z.0f}/s'}"
     eta = job.get("eta_seconds")
     return f"{text}, {duration(eta)}{' to go' if eta is not None else ''}"
 
@@ -323,7 +323,7 @@ def _mdstat_job(job: Job) -> str:
     verb = words_of(job["kind"]).mdstat
     return (
         f"      [{bar}]  {verb} = {share:4.1f}% ({job['done'] // 1024}/{job['total'] // 1024}) "
-        f"finish={minutes:.1f}min speed={int(job.get('rate') or 0) // 1024}K/sec"
+        f"finish={minutes:z.1f}min speed={int(job.get('rate') or 0) // 1024}K/sec"
     )
 
 

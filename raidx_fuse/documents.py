@@ -1081,8 +1081,16 @@ class Forgotten(TypedDict):
     uuid: NotRequired[str]
 
 
+class FormerMember(TypedDict):
+    """A disk that was a member once: what it says of itself; *replaced_by*: who has its role."""
+
+    path: str
+    role: Number | None
+    replaced_by: str | None
+
+
 class FoundArray(TypedDict):
-    """An array whose members were found; *wanted* is how many it has.
+    """An array whose *members* were found; *wanted* is how many it has; *former* are none any more.
 
     *awaited* counts those that its newest superblock says are in use, spares too, and were not
     found: one that failed before is not awaited.
@@ -1092,6 +1100,7 @@ class FoundArray(TypedDict):
     name: str
     layout: str
     members: list[str]
+    former: list[FormerMember]
     wanted: Count
     awaited: Count
     state: str

@@ -258,7 +258,18 @@ class BusyError(RaidxError):
 
 
 class InUseError(BusyError, reason=Reason.IN_USE):
-    """Another process, mount or device uses it."""
+    """Another process, mount or device uses it; *pid*: which process, if that is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        action: str | None = None,
+        reason: Reason | None = None,
+        pid: int | None = None,
+    ) -> None:
+        super().__init__(message, action=action, reason=reason)
+        self.pid = pid
 
 
 class JobRunningError(BusyError, reason=Reason.JOB_RUNNING):

@@ -183,7 +183,7 @@ def _arrays(arrays: list[StepArray], out: Output) -> Iterator[str]:
         over = "  overloaded" if each["overloaded"] else ""
         yield (
             f"{each['array']:{width}}  load {each['load']:.4g} of {each['bandwidth']:.4g}, "
-            f"{each['utilisation']:.0%} (threshold {each['tau']:.0%}), "
+            f"{each['utilisation']:z.0%} (threshold {each['tau']:z.0%}), "
             f"{out.size(each['free_bytes'])} free{over}"
         )
 

@@ -249,7 +249,7 @@ def _event_line(event: Figures) -> str:
     if "refused" in event:
         line += f"; refused: {event['refused']}"
     if "job" in event:
-        line += f"; {event['job']} {event['job_state']} at {event['job_ended_s']:.1f} s"
+        line += f"; {event['job']} {event['job_state']} at {event['job_ended_s']:z.1f} s"
     return line
 
 
@@ -260,10 +260,10 @@ def balance_lines(balance: Figures) -> list[str]:
         until = "" if one["end_s"] is None else f" until {one['end_s']:g} s"
         found.append((one["begin_s"], f"array {one['array']} is a hotspot{until}"))
     for one in balance.get("moves", ()):
-        end = f"ended at {one['end_s']:.1f} s" if "end_s" in one else one.get("error", "under way")
+        end = f"ended at {one['end_s']:z.1f} s" if "end_s" in one else one.get("error", "under way")
         words = f"volume {one['volume']} moves from {one['from']} to {one['to']}; {end}"
         found.append((one["begin_s"], words))
-    return [f"at {at_s:.1f} s: {words}" for at_s, words in sorted(found, key=lambda one: one[0])]
+    return [f"at {at_s:z.1f} s: {words}" for at_s, words in sorted(found, key=lambda one: one[0])]
 
 
 def sections_table(sections: list[SimulatedSection]) -> Table:
@@ -279,9 +279,9 @@ def sections_table(sections: list[SimulatedSection]) -> Table:
         table.add_row(
             f"{section['from_s']:g}",
             str(section["requests"]),
-            *(f"{response[name]:.2f}" for name in ("mean", "p95", "p99", "max")),
-            *(f"{100 * section['utilisation'][name]:.0f}" for name in arrays),
-            *([" ".join(f"{q:.2f}" for q in section.get("member_queues", []))] if queues else []),
+            *(f"{response[name]:z.2f}" for name in ("mean", "p95", "p99", "max")),
+            *(f"{100 * section['utilisation'][name]:z.0f}" for name in arrays),
+            *([" ".join(f"{q:z.2f}" for q in section.get("member_queues", []))] if queues else []),
         )
     return table
 
@@ -466,20 +466,22 @@ async def _watch(recorder: Recorder, requests: int | None) -> None:
 
 
 def _so_far(recorder: Recorder) -> str:
-    return f"{plural(len(recorder), 'request')} in {recorder.end_s:.1f} s, {recorder.failed} failed"
+    return (
+        f"{plural(len(recorder), 'request')} in {recorder.end_s:z.1f} s, {recorder.failed} failed"
+    )
 
 
 def replay_page(document: Mapping[str, Any], out: Output) -> RenderableType:
-    rate = f"{document['rate']:.1f} requests/s"
+    rate = f"{document['rate']:z.1f} requests/s"
     amount = f"{out.size(document['read_bytes'])} read, {out.size(document['write_bytes'])} written"
     parts: list[RenderableType] = [
-        Text(f"{plural(document['requests'], 'request')} in {document['seconds']:.1f} s: {rate}"),
+        Text(f"{plural(document['requests'], 'request')} in {document['seconds']:z.1f} s: {rate}"),
         Text(amount),
     ]
     names = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
     table = Table("ms", *names)
     for title, kind in (("all", "response_ms"), ("reads", "read_ms"), ("writes", "write_ms")):
-        table.add_row(title, *(f"{document[kind][name]:.3f}" for name in names))
+        table.add_row(title, *(f"{document[kind][name]:z.3f}" for name in names))
     parts += [table, Text(), sections_table(document["sections"])]
     counts = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in document["array"].items())
     parts += [Text(), Text(counts)]

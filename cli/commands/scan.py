@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -51,7 +52,7 @@ def scan(out: Output, paths: tuple[str, ...], export: bool) -> None:
             array |= {"mountpoint": mountpoint, "state": status["state"], "problem": None}
     for each in document["problems"]:
         warn(f"{each['path']}: {each['problem']}")
-    lines = [_next(array) for array in document["arrays"]]
+    lines = [line for array in document["arrays"] for line in (_next(array), *_former(array))]
     table = Group(_table(document["arrays"]), *lines) if lines else Text("no array was found")
     out.emit(document, table)
 
@@ -72,6 +73,13 @@ def _exported(array: FoundArray) -> str:
     if PLAIN.fullmatch(array["name"]):  # may stand in the name of a unit or a file
         lines.append(f"RAIDX_NAME={array['name']}")
     return "\n".join(lines)
+
+
+def _former(array: FoundArray) -> Iterator[Text]:
+    for each in array["former"]:
+        was = "a spare" if each["role"] is None else f"role {each['role']}"
+        now = f", and was replaced by {each['replaced_by']}" if each["replaced_by"] else ""
+        yield Text(f"{each['path']}: was {was} of {array['name']}{now}")
 
 
 def _next(array: FoundArray) -> Text:

@@ -280,31 +280,31 @@ def _stats_page(stats: Stats, out: Output) -> RenderableType:
         role = str(member["role"])
         table.add_row(
             role,
-            f"{member['reads'] / seconds:.1f}",
-            f"{member['writes'] / seconds:.1f}",
+            f"{member['reads'] / seconds:z.1f}",
+            f"{member['writes'] / seconds:z.1f}",
             out.rate(member["read_bytes"] / seconds),
             out.rate(member["write_bytes"] / seconds),
-            f"{member['queue_mean']:.2f}",
-            f"{member['utilisation']:.0%}",
+            f"{member['queue_mean']:z.2f}",
+            f"{member['utilisation']:z.0%}",
         )
-        figures = (f"{member[key]:.2f}" for key in SERVICE_TIMES)
+        figures = (f"{member[key]:z.2f}" for key in SERVICE_TIMES)
         times.add_row(role, *figures, str(member["path"]))
-    rate = f"{totals['reads'] / seconds:.1f} reads/s, {totals['writes'] / seconds:.1f} writes/s"
+    rate = f"{totals['reads'] / seconds:z.1f} reads/s, {totals['writes'] / seconds:z.1f} writes/s"
     speed = (
         f"{out.rate(totals['read_bytes'] / seconds)} read, "
         f"{out.rate(totals['write_bytes'] / seconds)} written"
     )
-    waits = ", ".join(f"{name} {latency[name]:.2f}" for name in LATENCIES)
+    waits = ", ".join(f"{name} {latency[name]:z.2f}" for name in LATENCIES)
     counts = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in COUNTS)
-    head = Text.assemble((f"{seconds:.1f} s", "bold"), f": {rate}; {speed}")
+    head = Text.assemble((f"{seconds:z.1f} s", "bold"), f": {rate}; {speed}")
     lines: list[RenderableType] = [head, f"latency ms: {waits}", counts]
     lines += _cache_lines(totals.get("cache"), out) + _bpu_lines(totals.get("bpu"))
     for volume in stats["pool"]["volumes"] if "pool" in stats else ():
         lines.append(
             f"volume {volume['volume']} on {volume['array']}: "
-            f"{volume['reads_per_second']:.1f} reads/s of {out.size(volume['mean_read'])}, "
-            f"{volume['writes_per_second']:.1f} writes/s of {out.size(volume['mean_write'])}; "
-            f"{volume['utilisation']:.1%} of the array"
+            f"{volume['reads_per_second']:z.1f} reads/s of {out.size(volume['mean_read'])}, "
+            f"{volume['writes_per_second']:z.1f} writes/s of {out.size(volume['mean_write'])}; "
+            f"{volume['utilisation']:z.1%} of the array"
         )
     return Group(*lines, table, times)
 
@@ -316,7 +316,7 @@ def _cache_lines(cache: Cache | None, out: Output) -> list[str]:
     share = cache["hits"] / reads if reads else 0.0
     return [
         f"cache: {out.size(cache['used'])} of {out.size(cache['size'])}; {cache['hits']} of "
-        f"{reads} reads hit ({share:.1%}), {cache['pre_reads_spared']} pre-reads spared"
+        f"{reads} reads hit ({share:z.1%}), {cache['pre_reads_spared']} pre-reads spared"
     ]
 
 
@@ -324,15 +324,15 @@ def _bpu_lines(bpu: Bpu | None) -> list[str]:
     if bpu is None:
         return []
     limits = bpu["thresholds"]
-    shares = ", ".join(f"{state} {share:.1%}" for state, share in bpu["of_time"].items())
+    shares = ", ".join(f"{state} {share:z.1%}" for state, share in bpu["of_time"].items())
     return [
         f"bpu: {shares} of the time (now {bpu['state']}); T_light "
-        f"{limits['t_light_s'] * 1e3:.3f} ms, T_heavy {limits['t_heavy_s'] * 1e3:.3f} ms, "
-        f"T_skew {limits['t_skew_s'] * 1e3:.3f} ms, T_pre {limits['t_pre']}",
+        f"{limits['t_light_s'] * 1e3:z.3f} ms, T_heavy {limits['t_heavy_s'] * 1e3:z.3f} ms, "
+        f"T_skew {limits['t_skew_s'] * 1e3:z.3f} ms, T_pre {limits['t_pre']}",
         f"     chose rmw {bpu['rmw']}, rcw {bpu['rcw']}, "
         f"{bpu['against_pre_reads']} against the count of pre-reads: "
-        f"{bpu['extra_pre_reads']} extra ({bpu['extra_pre_reads_ratio']:.1%}); "
-        f"{bpu['touched_longest_ratio']:.1%} of updates touched the longest queue",
+        f"{bpu['extra_pre_reads']} extra ({bpu['extra_pre_reads_ratio']:z.1%}); "
+        f"{bpu['touched_longest_ratio']:z.1%} of updates touched the longest queue",
     ]
 
 

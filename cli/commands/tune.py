@@ -54,7 +54,7 @@ def _member_lines(members: list[TunedMember]) -> list[str]:
         in_order = "" if each["mb_s"] is None else f", in order {each['mb_s']:.3g} MB/s"
         lines.append(
             f"role {each['role']}: read {each['read_ms']:.3g} ms, write {each['write_ms']:.3g} ms"
-            f"{in_order}, queue on arrival {each['queue_on_arrival']:.2f}, "
+            f"{in_order}, queue on arrival {each['queue_on_arrival']:z.2f}, "
             f"cost {each['cost_ms']:.3g} ms"
         )
     return lines
@@ -70,7 +70,7 @@ def _plan_text(plan: TuningPlan, out: Output) -> str:
     if plan["moves"]:
         lines.append(
             f"expected time of a request: {plan['mean_ms']:.3g} ms now, "
-            f"{plan['expected_ms']:.3g} ms then ({plan['speedup']:.1f} times as fast)"
+            f"{plan['expected_ms']:.3g} ms then ({plan['speedup']:z.1f} times as fast)"
         )
     for move in plan["moves"]:
         what = "parity or copy" if move["image_offset"] is None else f"image {move['image_offset']}"
@@ -102,7 +102,7 @@ def advice_text(advice: Advice, out: Output) -> str:
         choice = "" if turns is None else f" ({turns:.3g} ms if copies were read in turn)"
         lines.append(
             f"{advice['layout']} now: {advice['present_ms']:.3g} ms an access{choice}, seen in "
-            f"{advice['accesses']} accesses, {advice['write_ratio']:.0%} of them writes"
+            f"{advice['accesses']} accesses, {advice['write_ratio']:z.0%} of them writes"
         )
     for each in advice["options"]:
         bundle = "" if each["length"] == 1 else f" of {each['length']} chunks a bundle"
@@ -115,7 +115,7 @@ def advice_text(advice: Advice, out: Output) -> str:
         write = "not seen" if member["write_ms"] is None else f"{member['write_ms']:.3g} ms"
         lines.append(
             f"role {member['role']}: read {member['read_ms']:.3g} ms, write {write}, "
-            f"queue on arrival {member['queue_on_arrival']:.2f}"
+            f"queue on arrival {member['queue_on_arrival']:z.2f}"
         )
     if advice["next"]:
         lines += ["to do it:", *(f"  {command}" for command in advice["next"])]
@@ -127,9 +127,9 @@ def heat_page(heat: Heat, out: Output) -> RenderableType:
     if not heat["hot"]:
         return "no place of the image was used since the mount"
     line = (
-        f"{heat['accesses_per_second']:.1f} accesses of chunks per second, "
-        f"{heat['write_ratio']:.0%} writes; {heat['used_ratio']:.1%} of the image was used; "
-        f"half of the accesses go to {heat['half_ratio']:.1%} of it"
+        f"{heat['accesses_per_second']:z.1f} accesses of chunks per second, "
+        f"{heat['write_ratio']:z.0%} writes; {heat['used_ratio']:z.1%} of the image was used; "
+        f"half of the accesses go to {heat['half_ratio']:z.1%} of it"
     )
     titles = ("image offset", "length", "accesses/s", "of all", "writes", "in order", "roles")
     table = Table(*titles)
@@ -137,10 +137,10 @@ def heat_page(heat: Heat, out: Output) -> RenderableType:
         table.add_row(
             str(place["image_offset"]),
             out.size(place["length"]),
-            f"{place['accesses_per_second']:.2f}",
-            f"{place['share_ratio']:.1%}",
-            f"{place['write_ratio']:.1%}",
-            f"{place['in_order_ratio']:.1%}",
+            f"{place['accesses_per_second']:z.2f}",
+            f"{place['share_ratio']:z.1%}",
+            f"{place['write_ratio']:z.1%}",
+            f"{place['in_order_ratio']:z.1%}",
             " ".join(str(role) for role in place["roles"]),
         )
     return Group(line, table)

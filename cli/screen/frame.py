@@ -176,7 +176,7 @@ class Frame:
             rates = (work["queue_mean"], work["reads"] / seconds, work["writes"] / seconds)
             reads_ms = (work["read_ms_mean"], work["read_ms_p99"])
             writes_ms = (work["write_ms_mean"], work["write_ms_p99"])
-            busy = f"{min(_number(work['utilisation']), 9.99):.0%}"
+            busy = f"{min(_number(work['utilisation']), 9.99):z.0%}"
             figures[int(work["role"])] = [busy, *map(_short, rates + reads_ms + writes_ms)]
         for one in chunk_map["members"]:
             shares = (one["written_percent"], one["lost_percent"], one["accesses_per_s"])
@@ -207,7 +207,8 @@ class Frame:
         self._head = (
             Text.assemble((status["name"], "bold"), "  ", said["state"], "  ", said["layout"]),
             Text(
-                f"reads {reads:.0f}/s {out.rate(read)}  writes {writes:.0f}/s {out.rate(written)}  "
+                f"reads {reads:z.0f}/s {out.rate(read)}  "
+                f"writes {writes:z.0f}/s {out.rate(written)}  "
                 f"ms: mean {_short(latency['mean'])} p99 {_short(latency['p99'])}"
             ),
         )
@@ -334,6 +335,6 @@ def _short(value: float) -> str:
     """
     number = _number(value)
     if number >= 10_000:
-        return f"{number / 1e3:.0f}k" if number < 1e6 else f"{number / 1e6:.0f}M"
+        return f"{number / 1e3:z.0f}k" if number < 1e6 else f"{number / 1e6:z.0f}M"
     digits = 0 if not number or number >= 100 else 1 if number >= 10 else 2 if number >= 1 else 3
     return f"{number:.{digits}f}"

@@ -5,7 +5,7 @@ a disk may have two names that hide from each other; and a copy of an array, mad
 snapshot of a virtual machine, has disks of its own and the same UUID. Two processes that each take
 such members for theirs lose what was written.
 
-    /run/raidx/UUID.lock    (daemon/paths.py: for users elsewhere)    PID PLACE
+    /run/raidx/UUID.lock    (daemon/paths.py: for users elsewhere)    PID PLACE, NAME below
 
 The lock is the flock of the file: exclusive for whoever may write, shared for readers, and for
 arrays all of whose members are exports of servers. Those have a lock on the members themselves, the
@@ -42,13 +42,42 @@ class ArrayLock:
         self._fd = _locked(self._path, name, shared=shared)
         if not shared:
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()} {place}".encode(errors="surrogateescape"), 0)
+            os.pwrite(self._fd, os.fsencode(f"{os.getpid()} {place}\n{name}"), 0)
 
     def release(self) -> None:
         with suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while others read
             self._path.unlink()
         os.close(self._fd)
+
+
+def arrays_of(pid: int) -> str:
+    """Return "array vault at /mnt" of the arrays that the process *pid* has, "" if none is known.
+
+    Only those of this user are known.
+    """
+    names: dict[str, list[str]] = {}  # by place
+    for path in sorted(paths.directory_of(os.getuid()).glob("*.lock")):
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                holder, place, name = _noted(fd)
+            finally:
+                os.close(fd)
+            if holder == str(pid) and name:
+                names.setdefault(place, []).append(name)
+    words = []
+    for place, found in names.items():
+        what = f"array{'s' * (len(found) > 1)} {', '.join(sorted(found))}"
+        words.append(f"{what} at {place}" if place else what)
+    return "; ".join(words)
+
+
+def _noted(fd: int) -> tuple[str, str, str]:
+    """Return the process, the place and the name that the holder of a lock has noted in it."""
+    pid, _, rest = os.fsdecode(os.pread(fd, 8192, 0)).partition(" ")
+    place, _, name = rest.partition("\n")
+    return pid, place, name
 
 
 def refuse_running(uuid: str, name: str) -> None:
@@ -84,7 +113,7 @@ def _lock(fd: int, name: str, kind: int) -> None:
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        pid, _, place = os.fsdecode(os.pread(fd, 4096, 0)).partition(" ")
+        pid, place, _name = _noted(fd)
         at = f" at {place}" if place else ""
         by = f", by process {pid}{at}" if pid else ""
         raise InUseError(f"array {name!r} is in use on this machine{by}", action=_ACTION) from None

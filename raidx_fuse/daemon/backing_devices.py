@@ -199,8 +199,9 @@ def _share(descriptor: int, path: str, file: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = lock_holder(os.fstat(descriptor))
-        raise InUseError(f"{path}: {file}, which lies below it, is in use by {holder}") from None
+        holder, pid = lock_holder(os.fstat(descriptor))
+        what = f"{path}: {file}, which lies below it, is in use by {holder}"
+        raise InUseError(what, pid=pid) from None
 
 
 def _files_below(device: Device, seen: set[Device]) -> Iterator[str]:

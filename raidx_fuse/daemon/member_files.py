@@ -23,7 +23,7 @@ from functools import partial
 
 import trio
 
-from raidx_fuse.daemon.array_lock import ArrayLock, refuse_running
+from raidx_fuse.daemon.array_lock import ArrayLock, arrays_of, refuse_running
 from raidx_fuse.daemon.backing_devices import (
     Device,
     MembersOf,
@@ -34,6 +34,7 @@ from raidx_fuse.daemon.backing_devices import (
 from raidx_fuse.errors import (
     BusyError,
     FormatError,
+    InUseError,
     MemberError,
     RaidxError,
     Reason,
@@ -357,6 +358,15 @@ class Disks:
 
     def _open_alone(self, spec: str) -> Member:
         """Open a member that nobody else uses, under no other name either."""
+        try:
+            return self._open_locked(spec)
+        except InUseError as error:
+            arrays = "" if error.pid is None else arrays_of(error.pid)
+            if not arrays:
+                raise
+            raise InUseError(f"{error.message}: {arrays}", action=error.action) from None
+
+    def _open_locked(self, spec: str) -> Member:
         member = open_member(spec, read_only=self._read_only, lock=self._lock)
         below: list[int] = []
         path = path_of(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,8 +30,8 @@ from raidx_fuse.format.superblock import MAGIC
 from raidx_fuse.members.threads import in_thread
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Found, FoundArray, ScanProblem
-    from raidx_fuse.format.configuration.config import ArrayConfig
+    from raidx_fuse.documents import FormerMember, Found, FoundArray, ScanProblem
+    from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 
 BLOCK_DEVICES = Path("/sys/class/block")
 NOT_DISKS = ("loop", "ram", "zram", "fd", "sr")  # devices without a disk of their own
@@ -113,7 +113,7 @@ class _Search:
 
     def __init__(self, problems: list[ScanProblem]) -> None:
         self.found: dict[str, list[str]] = {}
-        self._uuids: set[str] = set()  # of the members found
+        self._records: dict[str, MemberRecord] = {}  # by path: what it says of itself
         self.newest: dict[str, ArrayConfig] = {}
         self.unsure: list[tuple[str | None, str]] = []
         self._problems = problems
@@ -146,7 +146,9 @@ class _Search:
             return True
         self._problems += [{"path": path, "problem": text} for text in copies.problems()]
         self.found.setdefault(uuid, []).append(path)
-        self._uuids.add(superblock.member_uuid)
+        record = config.find(superblock.member_uuid)
+        assert record is not None, "checked when it was decoded"
+        self._records[path] = record
         if uuid not in self.newest or config.events > self.newest[uuid].events:
             self.newest[uuid] = config
         return True
@@ -160,20 +162,33 @@ class _Search:
 
     def _array(self, uuid: str, members: list[str]) -> FoundArray:
         config = self.newest[uuid]
+        present = {self._records[m].member_uuid: m for m in members if m in self._records}
+        known = {record.member_uuid: record for record in config.members}
+        former = {path: one for one, path in present.items() if one not in known}
         return {
             "uuid": uuid,
             "name": config.name,
             "layout": config.layout,
-            "members": members,
+            "members": [path for path in members if path not in former],
+            "former": [self._former(path, config, present) for path in former],
             "wanted": len(config.roles()),
             "awaited": sum(
-                record.state not in (FAILED, MISSING) and record.member_uuid not in self._uuids
+                record.state not in (FAILED, MISSING) and record.member_uuid not in present
                 for record in config.members
             ),
             "state": "unknown",
             "problem": None,
             "mountpoint": None,
         }
+
+    def _former(self, path: str, config: ArrayConfig, present: Mapping[str, str]) -> FormerMember:
+        """Return what *path* was; *present*: the paths of members by their UUIDs."""
+        role = self._records[path].role
+        if role < 0:
+            return {"path": path, "role": None, "replaced_by": None}
+        heirs = (each for each in config.members if each.role == role)
+        heir = next((present.get(each.member_uuid, each.path_hint) for each in heirs), None)
+        return {"path": path, "role": role, "replaced_by": heir}
 
 
 async def _judged(array: FoundArray) -> FoundArray:
@@ -194,7 +209,8 @@ def members_of(arrays: Iterable[FoundArray], *, name: str | None, uuid: str | No
     ref = name if name is not None else uuid or ""
     fits = [array for array in arrays if _is_called(array, name, uuid)]
     if len(fits) == 1:
-        return fits[0]["members"]
+        # A mount decides by all superblocks who belongs to the array, and says who does not.
+        return [*fits[0]["members"], *(each["path"] for each in fits[0]["former"])]
     if not fits:
         raise UsageError(
             f"no array {ref!r} was found",

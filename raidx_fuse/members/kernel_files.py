@@ -34,8 +34,8 @@ def rotates(status: os.stat_result) -> bool | None:
     return None
 
 
-def lock_holder(status: os.stat_result) -> str:
-    """Return "process PID (its command)" of a process that has locked a file (flock).
+def lock_holder(status: os.stat_result) -> tuple[str, int | None]:
+    """Return "process PID (its command)" of a process that has locked a file (flock), and its PID.
 
     "another process" if the kernel does not say which: it may run in another container.
     """
@@ -49,7 +49,7 @@ def lock_holder(status: os.stat_result) -> str:
                 if os.path.basename(typed[0]).startswith("python"):
                     typed = typed[1:]
                 command = " ".join([os.path.basename(typed[0]), *typed[1:]])
-                return f"process {words[4]} ({command[:_COMMAND_CHARS]})"
+                return f"process {words[4]} ({command[:_COMMAND_CHARS]})", int(words[4])
     except (OSError, IndexError):
         pass
-    return "another process"
+    return "another process", None

@@ -410,10 +410,10 @@ def _open(path: str, read_only: bool, lock: bool) -> int:
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
-            holder = lock_holder(os.fstat(fd))
+            holder, pid = lock_holder(os.fstat(fd))
             os.close(fd)
             if error.errno == errno.EWOULDBLOCK:
-                raise InUseError(f"{path}: in use by {holder}") from None
+                raise InUseError(f"{path}: in use by {holder}", pid=pid) from None
             raise host_error(path, "lock", error) from None
     return fd
 

@@ -460,7 +460,7 @@ def plan_exchange(
     flows = [(x.source.array.uuid, x.target.array.uuid, x.volume.size_bytes) for x in legs]
     rounds = exchange_rounds(free, flows)
     if rounds is None or any(side.table().is_whole for side in sides.values()):
-        has = ", ".join(f"{format_size(free[u])} on {s.array.name}" for u, s in sides.items())
+        has = ", ".join(f"{free[u]} bytes on {s.array.name}" for u, s in sides.items())
         raise NoSpaceError(
             f"volumes {names} cannot change places: no array has room for one of them, and "
             f"too little is free to do it in pieces: {has}",

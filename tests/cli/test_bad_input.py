@@ -213,7 +213,7 @@ def test_creating_leaves_no_file_behind_when_it_is_refused(tmp_path: Path) -> No
     assert done.status == FAILED
     assert [path.name for path in tmp_path.iterdir()] == ["swap"]
     checked(tmp_path, "create --layout raid5 --size 4MiB x y swap --overwrite-signature")
-    assert "carries: a raidx member" in checked(tmp_path, "examine swap")
+    assert "carries a raidx member" in checked(tmp_path, "examine swap")
 
 
 # -- read-only members ---------------------------------------------------------------------------

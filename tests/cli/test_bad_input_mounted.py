@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -296,6 +298,15 @@ def test_a_disk_may_have_the_name_of_a_unit(tmp_path: Path) -> None:
         checked(tmp_path, "fail-disk mnt 2")
         checked(tmp_path, "replace-disk mnt 2 e --create --wait")
         assert "clean" in checked(tmp_path, "status mnt")
+        text = checked(tmp_path, "scan .")
+        assert "3 of 3" in text, "a disk that was replaced is no member"
+        line = f"{tmp_path}/c: was role 2 of disk, and was replaced by {tmp_path}/e"
+        assert line in text.splitlines()
+        (array,) = json.loads(checked(tmp_path, "scan . --json"))["arrays"]
+        names = [os.path.basename(path) for path in array["members"]]
+        assert (names, array["wanted"], array["awaited"]) == (["a", "b", "e"], 3, 0)
+    with mounted(tmp_path, "--name disk --scan ."):  # the disk that was replaced does no harm
+        assert "clean" in checked(tmp_path, "status mnt")
 
 
 @pytest.fixture(scope="module")
@@ -312,4 +323,7 @@ def test_who_uses_a_member_is_named(shared: Path) -> None:
     (shared / "other").mkdir()
     done = raidx(shared, "mount a b c other")
     assert done.status == FAILED
-    assert "in use by process" in done.stderr
+    assert re.search(
+        rf"/a: in use by process \d+ \(.*raidx.*\): array disk at {shared}/mnt$",
+        done.stderr.rstrip(),
+    )

@@ -577,3 +577,15 @@ def test_reshape_says_where_it_goes_and_add_disk_can_do_the_same(
         assert daemon.run(*words).exit_code == 2
     daemon.answers["reshape"] = {"job": 5, "members_after": 3, **shape, **sizes, "size_after": 0}
     assert "losetup" not in daemon.run("reshape", "ARRAY", "--layout", "raid5").stdout
+
+
+def test_what_rounds_to_nothing_has_no_sign(daemon: Daemon) -> None:
+    def less(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: -1e-9 if isinstance(v, float) else less(v) for k, v in value.items()}
+        return [less(each) for each in value] if isinstance(value, list) else value
+
+    daemon.answers["stats"] = {**less(STATS), "interval_seconds": 1.0}
+    text = daemon.run("stats", "ARRAY").stdout
+    assert "0.00" in text
+    assert "-0" not in text

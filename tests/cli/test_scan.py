@@ -97,7 +97,7 @@ def test_all_disks_are_looked_at_without_a_path(
 
 def test_a_name_must_be_of_one_array() -> None:
     arrays = [
-        {"name": name, "uuid": uuid, "members": [uuid]}
+        {"name": name, "uuid": uuid, "members": [uuid], "former": []}
         for name, uuid in (("a", "11"), ("b", "12"), ("b", "21"))
     ]
     assert members_of(arrays, name="a", uuid=None) == ["11"]

@@ -76,7 +76,7 @@ def comparison(results: Sequence[Result]) -> list[list[str]]:
     rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
     base = results[0]["response_ms"]["mean"]
     if len(results) > 1 and base:
-        shares = [f"{result['response_ms']['mean'] / base - 1:+.1%}" for result in results]
+        shares = [f"{result['response_ms']['mean'] / base - 1:+z.1%}" for result in results]
         rows.insert(3, ["  against the first", *shares])
     return rows
 
