@@ -6,7 +6,7 @@ Options that several commands have stand here, too. What `-n` prints: jobs/costs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from raidx_fuse.daemon import control_client
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
+from raidx_fuse.settings import SETTINGS, text_of
 from raidx_fuse.units import parse_seconds, parse_size
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -133,9 +134,34 @@ class SettingName(ParameterType):
     def __init__(self, *, assigned: bool = False) -> None:
         self._end = "=" if assigned else ""
 
-    def offers(self, ctx: click.Context) -> Iterable[CompletionItem]:
-        names = _answer(ctx, "get").get("settings", ())
-        return (CompletionItem(name + self._end) for name in names)
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer names, and behind the name and "=" the words that may follow, the present first."""
+        settings = _answer(ctx, "get").get("settings", {})
+        name, equals, _ = incomplete.partition("=")
+        if not equals:
+            items = (
+                CompletionItem(
+                    key + self._end, help=SETTINGS[key].help if key in SETTINGS else None
+                )
+                for key in settings
+            )
+        else:
+            items = (CompletionItem(f"{name}={word}") for word in _values(name, settings))
+        return [item for item in items if item.value.startswith(incomplete)]
+
+
+def _values(name: str, settings: Mapping[str, object]) -> Iterable[str]:
+    """Return the values that the setting *name* may get: the present one, its words, the default.
+
+    *settings* are those of an array.
+    """
+    row = SETTINGS.get(name)
+    figures = [settings.get(name), row.default if row else None]
+    present, default = ("" if value is None else text_of(name, value) for value in figures)
+    found = dict.fromkeys((present, *(row.words if row else ()), default))
+    return (word.replace(" ", "") for word in found if word)
 
 
 class Member(ParameterType):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raidx_fuse.errors import Reason, UsageError, unknown
-from raidx_fuse.units import parse_seconds, parse_size
+from raidx_fuse.units import format_seconds, format_size, parse_seconds, parse_size
 
 ARRAY, EACH, POOL, MACHINE = "array", "each", "pool", "machine"
 SECONDS, BYTES = "seconds", "bytes"
@@ -50,7 +50,8 @@ class Setting:
     """One setting *of* an array, of each array of a pool, of the pool, or of this machine.
 
     *parse* makes a value from text, within its limits (raises UsageError). *default* None stands
-    for "auto". *unit* is that of a number: seconds, bytes or "".
+    for "auto". *unit* is that of a number: seconds, bytes or "". *words* are values that a shell
+    may complete.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Setting:
     parse: Parse
     unit: str = ""
     of: str = ARRAY
+    words: tuple[str, ...] = ()
 
 
 def restored(name: str, value: Any, parse: Parse) -> Any:
@@ -183,7 +185,8 @@ def _address(text: str) -> str:
     return text
 
 
-_SWITCH = _either("on", "off")
+ON_OFF = ("on", "off")
+_SWITCH = _either(*ON_OFF)
 _QUEUE, _SERVICE = (_queue_time, SECONDS), (_service_time, SECONDS)
 _CHUNKS = (_number("chunks", 255), "")
 
@@ -197,12 +200,14 @@ SETTINGS = {
             TRADITIONAL,
             "how partial writes update parity: traditional (fewer pre-reads), bpu, rmw, rcw, ...",
             str,
+            words=(TRADITIONAL, "bpu", "rmw", "rcw"),
         ),
         Setting(
             "journal",
             "partial",
             "writes that go through the log: partial (of partial stripes), full (all) or none",
             _journal_mode,
+            words=MODES,
         ),
         Setting(
             "speed_min",
@@ -251,6 +256,7 @@ SETTINGS = {
             "time after which a raidx array restores a lost member's chunks to free chunks; or off",
             _or("off", parse_seconds),
             SECONDS,
+            words=("off",),
         ),
         Setting(
             SCRUB_EACH,
@@ -264,6 +270,7 @@ SETTINGS = {
             "off",
             "on: each page that is read is compared with its checksum, and healed; or off",
             _SWITCH,
+            words=ON_OFF,
         ),
         Setting(
             SPARES_SHARED,
@@ -272,7 +279,7 @@ SETTINGS = {
             _SWITCH,
         ),
         *(
-            Setting(name, None, help, _or("auto", parse), unit)
+            Setting(name, None, help, _or("auto", parse), unit, words=("auto",))
             for name, help, parse, unit in (
                 ("bpu.t_light", "mean queue (time) below which the load is light", *_QUEUE),
                 ("bpu.t_heavy", "mean queue (time) from which the load is heavy", *_QUEUE),
@@ -287,6 +294,7 @@ SETTINGS = {
             "on",
             "on: hot chunks of a raidx layout move to faster or idler members in idle time; or off",
             _SWITCH,
+            words=ON_OFF,
         ),
         Setting(
             "tuner.idle_s",
@@ -332,6 +340,7 @@ SETTINGS = {
             "on: volumes move as soon as there is a hotspot",
             _SWITCH,
             of=POOL,
+            words=ON_OFF,
         ),
         Setting(
             "balance.target",
@@ -339,6 +348,7 @@ SETTINGS = {
             "off: no volume moves to this array, except on its way between two others",
             _SWITCH,
             of=EACH,
+            words=ON_OFF,
         ),
         Setting(
             "balance.redundancy",
@@ -346,8 +356,16 @@ SETTINGS = {
             "keep: volumes move only to arrays that survive as many losses; or any",
             _either("keep", "any"),
             of=POOL,
+            words=("keep", "any"),
         ),
-        Setting("balance.planner", "dswap", "the planner: see raidx balance", _planner, of=POOL),
+        Setting(
+            "balance.planner",
+            "dswap",
+            "the planner: see raidx balance",
+            _planner,
+            of=POOL,
+            words=PLANNERS,
+        ),
         Setting(
             "balance.repaid_within",
             "off",
@@ -355,6 +373,7 @@ SETTINGS = {
             _or("off", parse_seconds, "off"),
             SECONDS,
             POOL,
+            ("off",),
         ),
         Setting(
             RULES[0], NONE, "volumes that stay where they are: A,B; or none", str.strip, of=POOL
@@ -367,6 +386,7 @@ SETTINGS = {
             "the address to which warnings and errors are mailed; or off",
             _or("off", _address, "off"),
             of=MACHINE,
+            words=("off",),
         ),
         Setting(
             DIGEST,
@@ -381,6 +401,7 @@ SETTINGS = {
             "the program that is run for each event, by its absolute path; or off",
             str,
             of=MACHINE,
+            words=("off",),
         ),
     )
 }
@@ -424,3 +445,18 @@ def setting_named(name: str) -> Setting:
     if setting is None:
         raise unknown("setting", name, known, reason=Reason.NO_SUCH_SETTING)
     return setting
+
+
+def text_of(name: str, value: Any, size: Callable[[int], str] = format_size) -> str:
+    """Return a value of the setting *name* as `raidx set` takes it, with its unit.
+
+    *size* makes text of bytes.
+    """
+    if isinstance(value, dict):  # a pool whose arrays differ
+        return ", ".join(f"{array}: {text_of(name, one, size)}" for array, one in value.items())
+    unit = SETTINGS[name].unit if name in SETTINGS and isinstance(value, int | float) else ""
+    if unit == SECONDS:
+        return format_seconds(value)
+    if value is None:
+        return "off"
+    return size(value) if unit == BYTES else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +12,7 @@ from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
 from raidx_fuse.errors import UsageError
-from raidx_fuse.settings import SETTINGS
-from raidx_fuse.units import format_seconds
+from raidx_fuse.settings import text_of
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Settings
@@ -41,18 +40,5 @@ def set_value(out: Output, array: str, assignment: str) -> None:
 def _print_settings(out: Output, result: Settings) -> None:
     table = Table()
     for key, value in result["settings"].items():
-        table.add_row(key, _value_text(key, value, out))
+        table.add_row(key, text_of(key, value, out.size))
     out.emit(result, table)
-
-
-def _value_text(key: str, value: Any, out: Output) -> str:
-    """Return a value as `raidx set` takes it, with its unit."""
-    unit = SETTINGS[key].unit if key in SETTINGS else ""
-    if isinstance(value, dict):  # a pool whose arrays differ
-        return ", ".join(f"{array}: {_value_text(key, one, out)}" for array, one in value.items())
-    unit = unit if isinstance(value, int | float) else ""
-    if unit == "seconds":
-        return format_seconds(value)
-    if value is None:
-        return "off"
-    return out.size(value) if unit == "bytes" else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -38,7 +39,7 @@ from raidx_fuse.client.status_document import (
     nothing_helps,
 )
 from raidx_fuse.daemon.control_client import call
-from raidx_fuse.errors import RaidxError, Reason, UsageError
+from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     )
 
 STATUS_TIMEOUT_S = 30.0
+STUCK_LOOKS = 10  # in 5 s: a spare that takes over has begun by then
+OF_MEMBERS = ("active", "spare", "missing")  # no state of an array
 DAMAGE_SHOWN_MAX = 100  # ranges; --json has more
 LATENCIES: Final = ("mean", "p50", "p95", "p99")
 SERVICE_TIMES: Final = ("read_ms_mean", "read_ms_p99", "write_ms_mean", "write_ms_p99")
@@ -127,7 +130,7 @@ def status(out: Output, arrays: tuple[str, ...], short: bool, check: bool) -> in
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(["healthy", *STATE_STYLES]),
+    type=click.Choice(["healthy", *(each for each in STATE_STYLES if each not in OF_MEMBERS)]),
     default=("healthy",),
     help="A state of `raidx status`, or healthy, the default; several: any of them.",
 )
@@ -136,7 +139,8 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
     """Wait until an array has a state.
 
     healthy means that no member is missing and nothing is rebuilt or resynchronised. If nothing
-    leads there, because a member is lost and no job runs, a line on standard error says so.
+    leads there, because a member is lost and no job runs, the command fails after 5 s and says so;
+    with --timeout it says so and waits, as somebody else may replace the member.
     """
     mount, name = mountpoint.split_array(array)
 
@@ -147,14 +151,20 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
             raise UsageError(f"no array of {mount} is named {name}", reason=Reason.NO_SUCH_ARRAY)
         return found, arrays
 
-    hinted: set[str] = set()
+    stuck: Counter[str] = Counter()  # at how many looks nothing led there
 
     def hint(seen: tuple[ArrayReport, list[ArrayReport]]) -> None:
         for each in seen[1]:
-            if nothing_helps(each, states) and each["name"] not in hinted:
-                hinted.add(each["name"])
-                what = f"{each['name']} is {each['state']} and no job runs, so it stays as it is"
-                warn(f"{what}; {each['action']}" if each.get("action") else what)
+            name = each["name"]
+            stuck[name] = stuck[name] + 1 if nothing_helps(each, states) else 0
+            error = TimedOutError(
+                f"{name} is {each['state']} and no job runs, so it stays as it is",
+                action=each.get("action"),
+            )
+            if timeout is None and stuck[name] >= STUCK_LOOKS:
+                raise error
+            if timeout is not None and stuck[name] == 1:
+                warn(str(error))
 
     def is_enough(seen: tuple[ArrayReport, list[ArrayReport]]) -> bool:
         return all(is_in(each, states) for each in seen[1])

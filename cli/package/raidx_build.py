@@ -19,6 +19,33 @@ SHELLS = {  # shell -> where its completion lies below share/
     "zsh": "zsh/site-functions/_raidx",
     "fish": "fish/vendor_completions.d/raidx.fish",
 }
+MENDED = {  # in click's scripts
+    "bash": (  # it divides KEY=VALUE into three words, and completes the last one alone
+        (
+            "    local response\n",
+            """    local response word words=()
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if (( ${#words[@]} )) && [[ $word == '=' || ${words[-1]} == *= ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+""",
+        ),
+        ("${COMP_WORDS[*]}", "${words[*]}"),
+        ("COMP_CWORD=$COMP_CWORD", "COMP_CWORD=$((${#words[@]} - 1))"),
+        (
+            "            COMPREPLY+=($value)\n",
+            """            [[ $value == *= ]] && compopt -o nospace 2>/dev/null
+            [[ $word == '=' || ${words[-1]} != "$word" ]] && value=${value#"${words[-1]%%=*}="}
+            COMPREPLY+=("$value")
+""",
+        ),
+    ),
+    # it would end a description at its first comma
+    "fish": (('(string split "," $completion)', '(string split -m 1 "," $completion)'),),
+}
 SECTION = {"raidx-format": 5}  # all others: 8, commands for administrators
 
 
@@ -168,8 +195,10 @@ def completion_script(shell: str) -> str:
     # Only the name of the program goes into it. `source` would also look for a bash of today.
     made = kind(None, {}, "raidx", "_RAIDX_COMPLETE")  # type: ignore[arg-type]
     script = made.source_template % made.source_vars()
-    # click's script for fish would end a description at its first comma
-    return script.replace('(string split "," $completion)', '(string split -m 1 "," $completion)')
+    for theirs, ours in MENDED.get(shell, ()):
+        assert theirs in script, "click has another script"
+        script = script.replace(theirs, ours)
+    return script
 
 
 def write_shared(folder: Path) -> list[Path]:

@@ -69,12 +69,16 @@ def is_in(status: ArrayDetails, states: tuple[str, ...]) -> bool:
 def nothing_helps(status: ArrayDetails, states: tuple[str, ...]) -> bool:
     """Return whether an array that is not in *states* stays so: degraded, and nothing works on it.
 
-    A user has to do something first; *action* of the status says what.
+    A user has to do something first; *action* of the status says what. A raidx array may be about
+    to restore lost chunks by itself.
     """
+    restore = status.get("restore")
+    restores = restore is not None and restore["begins_in_seconds"] is not None
     return (
         not is_in(status, states)
         and status["state"] in ("degraded", "failed")
         and not status.get("jobs")
+        and not (restores and status["state"] == "degraded")
     )
 
 

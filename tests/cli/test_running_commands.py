@@ -225,6 +225,10 @@ def test_settings_and_members_complete(daemon: Daemon) -> None:
 
     assert offered("get", "ARRAY", "speed") == ["speed_min", "speed_max"]
     assert offered("set", "ARRAY", "jou") == ["journal="]
+    modes = [f"journal={mode}" for mode in ("none", "partial", "full")]
+    assert offered("set", "ARRAY", "journal=") == modes, "the present one first"
+    assert offered("set", "ARRAY", "journal=pa") == ["journal=partial"]
+    assert offered("set", "ARRAY", "speed_min=") == ["speed_min=1B", "speed_min=8MiB"]
     every = ["0", "1", "/disks/d0.img", "/disks/d1.img", "/disks/d9.img"]
     for verb in ("fail-disk", "replace-disk", "remove-disk"):
         assert offered(verb, "ARRAY", "") == every

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from raidx_fuse.cli.commands.show import STUCK_LOOKS
 from raidx_fuse.errors import BusyError, Reason
 from tests.cli.conftest import Daemon
 from tests.support.command import USAGE, checked, raidx
@@ -92,7 +94,7 @@ def test_wait_says_what_is_there_instead_when_time_is_up(daemon: Daemon) -> None
     assert error["action"] == "replace it"
 
 
-def test_wait_says_once_that_nothing_leads_there(
+def test_wait_ends_or_says_once_that_nothing_leads_there(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raidx_fuse.cli.progress.time.sleep", lambda _: None)
@@ -102,7 +104,7 @@ def test_wait_says_once_that_nothing_leads_there(
     def wait(*states: str, until: str = "clean") -> tuple[str, str]:
         found = iter([rebuilt if word == "rebuilding" else stuck for word in states])
         daemon.answers["status"] = lambda _: next(found, status())
-        result = daemon.run("wait", "ARRAY", "--state", until)
+        result = daemon.run("wait", "ARRAY", "--state", until, "--timeout", "60")
         assert result.exit_code == 0
         return result.stdout, result.stderr
 
@@ -110,6 +112,16 @@ def test_wait_says_once_that_nothing_leads_there(
     assert wait("rebuilding", "stuck", "stuck", "stuck") == ("disk: clean\n", said)
     assert wait("rebuilding", "rebuilding", until="healthy") == ("disk: clean\n", "")
     assert wait("stuck", until="degraded") == ("disk: degraded\n", "")
+    for at_last, code in ((stuck, 1), (status(), 0)):  # without a limit, and nobody comes
+        looks = iter([stuck] * (STUCK_LOOKS - 1) + [at_last])
+        daemon.answers["status"] = partial(lambda seen, _: next(seen), looks)
+        result = daemon.run("wait", "ARRAY")
+        assert (result.exit_code, result.stderr) == (code, said * code)
+    restores = {"restore": {"begins_in_seconds": 40.0}}
+    found = iter([{**stuck, **restores}] * 3 * STUCK_LOOKS)
+    daemon.answers["status"] = lambda _: next(found, status())
+    assert daemon.run("wait", "ARRAY").exit_code == 0, "a raidx array restores its chunks"
+    assert daemon.run("wait", "ARRAY", "--state", "spare").exit_code == 2, "of a member"
 
 
 PERFORMANCE = r"'[^'=]+'=\d+(B|c)?(;[\d:]*){0,4}"

@@ -61,5 +61,7 @@ def test_the_shell_itself_offers_commands_and_layouts(shell: str, shared: Path) 
     assert [line.split(":")[0].split("\t")[0] for line in commands] == ["stats", "status"]
     if shell == "fish":  # whole sentences, with their commas
         assert "Show state, members, jobs" in commands[1]
+    if shell == "bash":  # it takes "=" for a word
+        assert {"raid0", "raid5"} <= set(offered("raidx create --layout = raid"))
     layouts = offered("raidx layout show raid")
     assert {"raid0", "raid5"} <= {line.split(":")[0].split("\t")[0] for line in layouts}
