@@ -110,6 +110,14 @@ SECTIONS = {
         ),
         "fail-disk": Row("change.fail_disk", "Take a member out as if it had failed.", "fail"),
         "replace-disk": Row("change.replace_disk", "Replace a member by a new one.", "replace"),
+        "online": Row(
+            "change.online",
+            "Take back a member that had failed or was absent, and is there again.",
+        ),
+        "clear": Row(
+            "change.clear",
+            "Forget the errors and repairs that were counted of a member, or of all.",
+        ),
         "resize": Row(
             "volume.resize_image", "Give the image of an array another size, up to what there is."
         ),
@@ -137,7 +145,7 @@ SECTIONS = {
             "Discard a range of a volume: it reads as zeros, and whole stripes give their space "
             "back.",
         ),
-        "array": Row("balance.array", "The arrays of a mount."),
+        "array": Row("balance.array", "The arrays of a mount, or of this machine."),
         "balance": Row(
             "balance.balance",
             "Find hotspots among the arrays of a mount, and move or swap the volumes that relieve "

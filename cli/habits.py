@@ -39,6 +39,8 @@ HABITS = (  # (what for, theirs, ours)
     ("exact numbers", "`zpool list -p`, `btrfs fi usage -b`", "raidx status mnt --bytes"),
     ("what it does now", "`zpool iostat -v -l 1`, `iostat -x 1`", "raidx stats mnt 0.2 2"),
     ("errors per disk", "`zpool status`, `btrfs device stats`", "raidx status mnt"),
+    ("which arrays, how full", "`zpool list`, `vgs`", "raidx array list mnt"),
+    ("forget old errors", "`zpool clear`, `btrfs device stats -z`", "raidx clear mnt"),
     ("properties", "`zpool get all`, /sys/block/md0/md", "raidx get mnt"),
     (
         "limit background work",

@@ -39,13 +39,18 @@ def unchanged(out: Output, document: Mapping[str, object], line: str) -> None:
 
 def has_member(out: Output, array: str, member: str) -> bool:
     """Return whether a running array has a member with this role, UUID or path."""
+    return member_named(out, array, member) is not None
+
+
+def member_named(out: Output, array: str, member: str) -> Member | None:
+    """Return the member of a running array with this role, UUID or path; None if it has none."""
     same = (member, absolute(member), os.path.realpath(member))
     members: list[Member] = ask(out, array, "status")["members"]
     for each in members:
         here = each["path"] and os.path.realpath(each["path"])
         if member in (str(each["role"]), each["uuid"]) or each["path"] in same or here in same:
-            return True
-    return False
+            return each
+    return None
 
 
 def volume_named(out: Output, mount: str, name: str) -> VolumeDetails | None:

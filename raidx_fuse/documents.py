@@ -1049,7 +1049,22 @@ class Repaired(TypedDict):
     dry_run: bool
 
 
+class ClearedMember(TypedDict):
+    """A member, and the counts of it that were forgotten."""
+
+    role: Number
+    path: str | None
+    errors: Count
+    repairs: Count
+
+
+class Cleared(TypedDict):
+    members: list[ClearedMember]
+
+
 class PoolArray(TypedDict):
+    """*mountpoint*: only of the arrays of this machine, null for one that is not mounted."""
+
     name: str
     uuid: str
     layout: str
@@ -1060,6 +1075,7 @@ class PoolArray(TypedDict):
     unused_bytes: NotRequired[Bytes]
     wiping: Bytes
     volumes: list[str]
+    mountpoint: NotRequired[str | None]
 
 
 class AbsentArray(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,13 @@ import click
 
 from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
-from raidx_fuse.cli.idempotent import has_member, if_exists, if_missing, unchanged
+from raidx_fuse.cli.idempotent import (
+    has_member,
+    if_exists,
+    if_missing,
+    member_named,
+    unchanged,
+)
 from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import (
     LAYOUT_NAME,
@@ -24,8 +31,8 @@ from raidx_fuse.cli.parameters import (
 )
 from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text
-from raidx_fuse.errors import UsageError
-from raidx_fuse.fuse.mountpoint import loop_devices, real_path, split_array
+from raidx_fuse.errors import Reason, UsageError
+from raidx_fuse.fuse.mountpoint import Mount, loop_devices, mounts, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.spec import absolute
 
@@ -94,6 +101,45 @@ def replace_disk(out: Output, array: str, old: str, new: str, **joining: bool) -
     does = "caught up" if result.get("catches_up") else result.get("does", "rebuilt")
     line = f"{new} takes role {result.get('role')}; it is being {does} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
+
+
+@verb()
+@array_argument
+@click.argument("member", type=MEMBER)
+@wait_option
+@dry_run_option
+def online(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> int:
+    """Take back a member that had failed or was absent, and is there again.
+
+    MEMBER is its role, path or UUID. It gets only what changed meanwhile, if that is known, else
+    all of its content: the same as `raidx replace-disk` with the member itself.
+    """
+    found = member_named(out, array, reference(member))
+    path = found and found["path"]
+    if found is None and os.path.exists(member):  # it was absent from the mount on
+        path = absolute(member)
+        found = member_named(out, array, _uuid_of(path))
+    if found is None or path is None:
+        raise UsageError(
+            f"the array has no member {member}, or does not know where it is",
+            action=f"raidx replace-disk {array} ROLE PATH",
+            reason=Reason.NO_SUCH_MEMBER,
+        )
+    if found["role"] < 0 or found["state"] not in ("failed", "missing"):
+        unchanged(out, {"member": path}, f"{path} is {found['state']} already")
+        return 0
+    options = {"overwrite_signature": False, "create": False, "dry_run": dry_run}
+    result = ask(out, array, "replace-disk", old=str(found["role"]), new=path, **options)
+    does = "caught up" if result.get("catches_up") else "rebuilt"
+    line = f"{path} is back in role {found['role']}; it is being {does} (job {result.get('job')})"
+    return _finish(out, array, result, line, wait)
+
+
+def _uuid_of(path: str) -> str:
+    """Return the UUID of the member at *path*, "" if it is none."""
+    from raidx_fuse.daemon import inspect  # late, as for a member at rest
+
+    return str(inspect.run(inspect.examine, path).get("member_uuid", ""))
 
 
 @verb("add-disk")
@@ -229,13 +275,54 @@ def _reshape(
 def _finish_growth(out: Output, array: str, result: dict[str, Any], line: str, wait: bool) -> int:
     """As `_finish`; say then how loop devices and file systems get to use the new size."""
     devices = [device for device, _ in loop_devices(real_path(split_array(array)[0]))]
-    steps = [f"  losetup -c {device} && resize2fs {device}" for device in devices]
-    steps = steps or ["  losetup -c DEVICE && resize2fs DEVICE, for a loop device on the image"]
+    mounted = {mount.source: mount for mount in mounts()}
+    steps = [f"  {growing_steps(device, mounted.get(device))}" for device in devices]
+    if not devices:
+        steps = [f"  {growing_steps('DEVICE', None)}", "  for a loop DEVICE on the image"]
     then = "\n".join(["then:", *steps])
     status = _finish(out, array, result, line if wait else f"{line}\n{then}", wait)
     if wait and not status:
         out.note(then)
     return status
+
+
+GROWS = {  # the type of a file system that is mounted: what makes it larger
+    **dict.fromkeys(("ext2", "ext3", "ext4"), "resize2fs {device}"),
+    "xfs": "xfs_growfs {place}",
+    "btrfs": "btrfs filesystem resize max {place}",
+    "f2fs": "umount {place} && resize.f2fs {device}",
+}
+
+
+def growing_steps(device: str, mounted: Mount | None) -> str:
+    """Return the line that lets a loop *device*, and what is *mounted* from it, use a new size."""
+    line = f"losetup -c {device}"
+    if mounted is None:
+        others = f"resize2fs {device} (ext4), xfs_growfs MOUNTPOINT (xfs), as its file system has"
+        return f"{line}, then {others}"
+    grow = GROWS.get(mounted.fs_type)
+    if grow is None:
+        return f"{line}, then what {mounted.fs_type} on {mounted.path} has to grow"
+    return f"{line} && {grow.format(device=device, place=shlex.quote(mounted.path))}"
+
+
+@verb()
+@array_argument
+@click.argument("member", type=MEMBER, required=False)
+def clear(out: Output, array: str, member: str | None) -> None:
+    """Forget the errors and repairs that were counted of a member, or of all.
+
+    MEMBER is its role, path or UUID. The counts are those of `raidx status`; a member that has
+    failed stays failed: see `raidx online` and `raidx replace-disk`.
+    """
+    result = ask(out, array, "clear", member=None if member is None else reference(member))
+    lines = [
+        f"{each['path'] or each['role']}: {plural(each['errors'], 'error')} and "
+        f"{plural(each['repairs'], 'repair')} forgotten"
+        for each in result["members"]
+        if each["errors"] or each["repairs"]
+    ]
+    out.emit(result, "\n".join(lines) or "nothing was counted")
 
 
 @verb("remove-disk")

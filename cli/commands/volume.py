@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group
 
 from raidx_fuse.cli.app import Nouns, verb
-from raidx_fuse.cli.asking import ask
+from raidx_fuse.cli.asking import ask, ask_all
 from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.idempotent import if_exists, if_missing, unchanged, volume_named
 from raidx_fuse.cli.output import Output, plural, warn
 from raidx_fuse.cli.parameters import ARRAY, SIZE, together, wait_option
 from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text, redundancy, state_text
-from raidx_fuse.errors import AmbiguousError, UsageError
+from raidx_fuse.errors import AmbiguousError, RaidxError, UsageError
 from raidx_fuse.fuse import mountpoint
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import LosingPlan
+    from raidx_fuse.documents import FoundArray, LosingPlan, PoolArray, PoolArrays
 
 MAX = "max"
 mount_argument = click.argument("mount", type=ARRAY)
@@ -52,7 +53,7 @@ def volume() -> None:
 
 @click.group("array", cls=Nouns)
 def array() -> None:
-    """The arrays of a mount."""
+    """The arrays of a mount, or of this machine."""
 
 
 @verb(group=volume)
@@ -258,22 +259,74 @@ def _would(plan: LosingPlan, out: Output) -> str:
 
 
 @verb("list", group=array)
-@mount_argument
-def list_arrays(out: Output, mount: str) -> None:
-    """List the arrays of a mount with their free space."""
-    result = ask(out, mount, "array-list")
-    titles = ("name", "layout", "state", "size", "free", "volumes")
-    table = Table(*titles, left=("name", "layout", "state", "volumes"))
+@click.argument("mount", type=ARRAY, required=False)
+def list_arrays(out: Output, mount: str | None) -> None:
+    """List the arrays of a mount with their free space.
+
+    Without MOUNT, those of this machine: of all mounts of the caller, and those on its disks that
+    are not mounted.
+    """
+    result = _of_machine(out) if mount is None else ask(out, mount, "array-list")
+    titles = ["name", "layout", "state", "size", "free", "volumes"]
+    titles += ["mounted on"] * (mount is None)
+    table = Table(*titles, left=("name", "layout", "state", "volumes", "mounted on"))
     for one in result["arrays"]:
         wiping = f"; {out.size(one['wiping'])} more are being wiped" if one["wiping"] else ""
         sizes = (out.size(one["size"]), out.size(one["free"]))
         names = ", ".join(one["volumes"]) or "-"
-        table.add_row(one["name"], one["layout"], state_text(one["state"]), *sizes, names + wiping)
+        row = [one["name"], one["layout"], state_text(one["state"]), *sizes, names + wiping]
+        table.add_row(*row, *([one["mountpoint"] or "-"] if mount is None else []))
     for one in result.get("absent", ()):
         count = plural(one["total"], "volume")
         names = f"{count}: {', '.join(one['volumes'])}"
         table.add_row(one["name"], "-", "absent", "-", "-", names)
-    out.emit(result, table)
+    out.emit(result, table if table.rows else "no array was found")
+
+
+def _of_machine(out: Output) -> PoolArrays:
+    """Return the arrays of all mounts of the caller, and of the disks of this machine."""
+    from raidx_fuse.daemon import inspect  # late: a mount is asked without them
+    from raidx_fuse.daemon.scan import scan
+
+    found: PoolArrays = {"arrays": [], "absent": []}
+    for each in ask_all():
+        if each.problem is not None:
+            warn(f"{each.path}: {each.problem}")
+        elif each.own:
+            answer: PoolArrays = ask(out, each.path, "array-list")
+            for one in answer["arrays"]:
+                one["mountpoint"] = each.path
+            found["arrays"] += answer["arrays"]
+            found["absent"] += answer.get("absent", [])
+    running = {one["uuid"] for one in found["arrays"]}
+    scanned = out.fit(inspect.run(scan, []))
+    found["arrays"] += [_at_rest(one) for one in scanned["arrays"] if one["uuid"] not in running]
+    return found
+
+
+def _at_rest(array: FoundArray) -> PoolArray:
+    """Return what is known of an array that is not mounted; of one that cannot be read, no size."""
+    from raidx_fuse.daemon import inspect
+
+    row: PoolArray = {
+        "name": array["name"],
+        "uuid": array["uuid"],
+        "layout": array["layout"],
+        "state": array["state"],
+        "redundancy_left": 0,
+        "size": 0,
+        "free": 0,
+        "wiping": 0,
+        "volumes": [],
+        "mountpoint": None,
+    }
+    with suppress(RaidxError):
+        status = inspect.run(inspect.status, array["members"])
+        row["redundancy_left"], row["size"] = status["redundancy_left"], status["size"]
+        row["volumes"] = [volume["name"] for volume in status["volumes"]]
+        taken = sum(volume["size"] for volume in status["volumes"])
+        row["free"] = max(0, status["size"] - taken)
+    return row
 
 
 @verb("forget", group=array)

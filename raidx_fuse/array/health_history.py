@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from raidx_fuse.errors import RaidxError
-from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.config import ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.remembered import (
     KeptHealth,
     KeptScrub,
@@ -101,6 +101,18 @@ class Health:
                 for each in left
             ),
         )
+
+    async def clear(self, records: Iterable[MemberRecord]) -> None:
+        """Forget the errors and repairs of the members *records*; durable when this returns.
+
+        Raises RaidxError.
+        """
+        for record in records:
+            queue = self.member_set.queues[record.role] if record.role >= 0 else None
+            counted = 0 if queue is None or queue is self._ended else queue.errors
+            self._members[short_uuid(record.member_uuid)] = [-counted, 0]
+        await self.member_set.update(self.keep, asked=True)
+        self._saved = self.present()
 
     async def run(self) -> None:
         """Save what has changed, now and then (a background task)."""

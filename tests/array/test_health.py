@@ -129,6 +129,27 @@ async def test_counts_of_each_member_survive_scrubs_and_remounts() -> None:
     assert rest["last_scrub"]["members"] == [{"role": roles[0], "wrong": 1, "repaired": 1}]
 
 
+async def test_counts_that_were_cleared_begin_anew() -> None:
+    members = await made("rdp", 6)
+    for turn in (1, 2):
+        async with opened(members) as array:
+            await array.write(0, random.Random(turn).randbytes(40 * CHUNK))
+            role = await rot(array, members, 9)
+            await scrub(array, repair=True)
+            queue = array.member_set.queues[role]
+            assert queue is not None
+            queue.errors += 3
+            found = array.status()["members"][role]
+            assert (found["errors_ever"], found["repairs_ever"]) == (3, 1), turn
+            await array.health.clear(array.member_set.config.members)
+            assert array.status()["members"][role]["errors_ever"] == 0
+            queue.errors += 1
+            assert array.status()["members"][role]["errors_ever"] == 1
+            queue.errors -= 1
+        rest = await at_rest(members)
+        assert not any(m["errors_ever"] or m["repairs_ever"] for m in rest["members"])
+
+
 async def test_errors_of_a_member_are_remembered_also_when_it_was_excluded() -> None:
     members = await made("raid5", 4)
     async with opened(members) as array:

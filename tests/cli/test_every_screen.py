@@ -55,6 +55,8 @@ reshape ARRAY --layout raid4 -n
 remove-disk ARRAY 1 -n
 fail-disk ARRAY 1 -n
 replace-disk ARRAY 1 /srv/new -n
+online ARRAY 1
+clear ARRAY
 scrub ARRAY
 advise ARRAY
 tune ARRAY
@@ -142,6 +144,8 @@ def answer_all(daemon: Daemon) -> None:
     daemon.answers["remove-disk"] = ANSWERS["fail-disk -n"]
     daemon.answers["volume-swap"] = ANSWERS["volume-move -n"]
     daemon.answers["array-forget"] = {"forgotten": "east", "uuid": "u"}
+    counted = {"role": 1, "path": "/srv/disks/name/a", "errors": 2, "repairs": 1}
+    daemon.answers["clear"] = {"members": [counted]}
     daemon.answers["balance"] = {**ANSWERS["array-evacuate -n"], **ANSWERS["balance-status"]}
 
 

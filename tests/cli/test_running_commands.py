@@ -10,8 +10,10 @@ from click.shell_completion import ShellComplete
 
 from raidx_fuse.array.settings import RECEIVERS, parse
 from raidx_fuse.array.statistics import bpu_ratios
+from raidx_fuse.cli.commands.change import growing_steps
 from raidx_fuse.cli.main import main
 from raidx_fuse.errors import BusyError, UsageError
+from raidx_fuse.fuse.mountpoint import Mount
 from raidx_fuse.settings import OF_ARRAY
 from tests.cli.conftest import Daemon
 from tests.support.documents import job, member, stats, status
@@ -529,7 +531,7 @@ def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(
     daemon.answers["add-disk"] = {"job": 5, "members_before": 4, "members_after": 5, **sizes}
     text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img")).stdout
     assert "growing from 4 to 5 members (job 5); the image has 4 MiB when it ends" in text
-    assert "losetup -c DEVICE && resize2fs DEVICE" in text
+    assert "losetup -c DEVICE, then resize2fs DEVICE (ext4), xfs_growfs MOUNTPOINT" in text
     ((_, arguments),) = daemon.calls
     assert arguments["role"] is None
     assert arguments["parity"] is arguments["surrogate"] is None
@@ -570,7 +572,7 @@ def test_reshape_says_where_it_goes_and_add_disk_can_do_the_same(
     text = daemon.run("reshape", "ARRAY", new, "--layout", "raid5", "--fixed").stdout
     assert "moving from raid0 on 3 members to raid5 on 5 (job 5)" in text
     assert "the image has 4 MiB when it ends" in text
-    assert "losetup -c DEVICE && resize2fs DEVICE" in text
+    assert "losetup -c DEVICE, then resize2fs DEVICE (ext4), xfs_growfs MOUNTPOINT" in text
     assert daemon.run("add-disk", "ARRAY", new, "--method", "restripe", "--create").exit_code == 0
     (_, one), (_, other) = daemon.calls
     assert (one["members"], one["layout"], one["rotate"]) == ([new], "raid5", False)
@@ -593,3 +595,30 @@ def test_what_rounds_to_nothing_has_no_sign(daemon: Daemon) -> None:
     text = daemon.run("stats", "ARRAY").stdout
     assert "0.00" in text
     assert "-0" not in text
+
+
+@pytest.mark.parametrize(
+    ("fs_type", "line"),
+    [
+        ("ext4", "losetup -c /dev/loop7 && resize2fs /dev/loop7"),
+        ("xfs", "losetup -c /dev/loop7 && xfs_growfs '/my disk'"),
+        ("btrfs", "losetup -c /dev/loop7 && btrfs filesystem resize max '/my disk'"),
+        ("ntfs", "losetup -c /dev/loop7, then what ntfs on /my disk has to grow"),
+    ],
+)
+def test_after_a_growth_the_file_systems_own_command_is_named(fs_type: str, line: str) -> None:
+    mounted = Mount("/my disk", (7, 7), fs_type, "/dev/loop7", None, 1, "rw")
+    assert growing_steps("/dev/loop7", mounted) == line
+
+
+def test_a_member_that_is_back_comes_online(daemon: Daemon) -> None:
+    daemon.answers["status"] = DEGRADED
+    daemon.answers["replace-disk"] = {"role": 2, "job": 4, "catches_up": True}
+    said = daemon.run("online", "ARRAY", "2").stdout
+    assert said == "/disks/d2.img is back in role 2; it is being caught up (job 4)\n"
+    called = dict(daemon.calls)["replace-disk"]
+    assert (called["old"], called["new"], called["create"]) == ("2", "/disks/d2.img", False)
+    daemon.calls.clear()
+    assert daemon.run_json("online", "ARRAY", "/disks/d1.img")["changed"] is False
+    assert daemon.run("online", "ARRAY", "7").exit_code == 2
+    assert "replace-disk" not in dict(daemon.calls)

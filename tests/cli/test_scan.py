@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner
 
+from raidx_fuse.cli.main import main
 from raidx_fuse.daemon import scan as scan_module
 from raidx_fuse.daemon.scan import Patience, members_of, scan_for
 from raidx_fuse.errors import Reason, UsageError
@@ -180,3 +182,24 @@ def test_udev_is_told_what_a_disk_is(disks: Path) -> None:
     assert checked(disks, "scan --export empty").strip() == ""
     checked(disks, "rename a b c new@name")
     assert "NAME" not in checked(disks, "scan --export a")
+
+
+@pytest.mark.mount
+def test_the_arrays_of_the_machine_are_listed_mounted_or_not(
+    disks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = scan_module.scan
+    monkeypatch.setattr(scan_module, "scan", lambda _every: find([str(disks)]))
+    checked(disks, "mount --name first --scan . mnt")
+    try:
+        lines = CliRunner().invoke(main, ["array", "list"]).stdout.splitlines()
+        document = json.loads(CliRunner().invoke(main, ["array", "list", "--json"]).stdout)
+    finally:
+        checked(disks, "umount mnt")
+    rows = {line.split()[0]: line.split() for line in lines}
+    assert rows["first"][1:3] == ["raid5", "clean"]
+    assert rows["first"][-1] == f"{disks}/mnt"
+    assert rows["second"][1:3] == ["raid5", "degraded"]
+    assert rows["second"][-2:] == ["second", "-"]
+    places = {each["name"]: (each["mountpoint"], each["size"]) for each in document["arrays"]}
+    assert places["second"] == (None, places["first"][1])

@@ -40,6 +40,7 @@ LINES = (  # of each command at least one; those of arrays that are not there pr
     *("save-metadata {a} {b} {c} f", "save-metadata m f", "restore-metadata f {a} {b} {c}"),
     *("watch m", "view m", "replay financial1 m", "add-disk m d", "reshape m raid5", "get m"),
     *("remove-disk m a", "fail-disk m a", "replace-disk m a d", "scrub m", "tune m", "advise m"),
+    *("online m a", "clear m", "array list"),
     *("job m", "set m a=b", "inject m a eio", "crash m", "lab m", "lab --help", "resize m max"),
     *("trim m 0 4096", "volume list m", "volume --help", "array --help", "array list m"),
     *("balance m", "simulate e.toml", "simulate {here}/none", "layout list", "layout list --json"),

@@ -104,7 +104,11 @@ def test_a_failure_reaches_the_hook_and_a_crash_is_told_at_the_next_mount(
     raid5.clear()
     raid5.raidx("mount", *raid5.members[:2], raid5.members[3], raid5.mnt)
     raid5.unmount()
-    told = [each["event"] for each in raid5.ask("events", raid5.mnt)["events"]]
+    kept = raid5.ask("events", raid5.mnt)["events"]
+    commands = [each["message"] for each in kept if each["event"] == "Command"]
+    assert commands[0] == f"set: key=events.program, value={hook}", "and no program was run for it"
+    assert commands[1:] == ["fail-disk: member=2", "set: key=events.program, value=off"]
+    told = [each["event"] for each in kept if each["event"] != "Command"]
     assert told[:3] == ["NewArray", "Fail", "DegradedArray"]
     assert told[3:5] == ["NewArray", "Recovered"]
     assert told[-1] == "ArrayStopped"

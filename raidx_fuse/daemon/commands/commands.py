@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from raidx_fuse.answers import Explanation, StripeState, VolumePlace
     from raidx_fuse.documents import (
         ArrayReport,
+        Cleared,
+        ClearedMember,
         CommandStats,
         DaemonReport,
         Damage,
@@ -225,6 +227,21 @@ class ArrayCommands:
         """Fail a member as if it had an error; *lose_data* permits it even if chunks are lost."""
         plan = self.array.membership.plan_failing(member, lose_data=lose_data)
         return await (plan.cost() if dry_run else plan.begin([]))
+
+    async def clear(self, member: str | None = None) -> Cleared:
+        """Forget the errors and repairs counted of *member*, by default of all members."""
+        config, health = self.array.member_set.config, self.array.health
+        records = config.members if member is None else [self.array.membership.find(member)]
+        present = health.present()
+        cleared: list[ClearedMember] = []
+        for record in records:
+            errors, repairs = present.counts_of(record.member_uuid)
+            path = self.array.membership.path_of(record)
+            cleared.append(
+                {"role": record.role, "path": path, "errors": errors, "repairs": repairs}
+            )
+        await health.clear(records)
+        return {"members": cleared}
 
     async def replace_disk(
         self,

@@ -34,6 +34,16 @@ WORST = ("failed", "degraded", "rebuilding", "restoring")
 """States that the status of a mount shows first."""
 
 
+KEPT = {
+    *("fail-disk", "replace-disk", "add-disk", "remove-disk", "clear", "reshape", "scrub", "tune"),
+    *("job-pause", "job-resume", "job-cancel", "job-limit", "set", "inject"),
+    *("volume-create", "volume-resize", "volume-rename", "volume-delete", "volume-move"),
+    *("volume-swap", "volume-trim", "array-forget", "array-evacuate"),
+    *("balance", "balance-cancel"),
+}
+"""Commands that change something: what was done is an event."""
+
+
 class Dispatcher:
     """The commands of a mount of *arrays*. `handle` is a `control_server.Handler`.
 
@@ -100,7 +110,12 @@ class Dispatcher:
                 reason=Reason.UNKNOWN_COMMAND,
             )
         check_arguments(name, run, arguments)
-        return await run(**arguments)
+        result = await run(**arguments)
+        if name in KEPT and not arguments.get("dry_run") and arguments.get("now", True):
+            events = self._arrays[0 if ref is None else self._index(ref)].events
+            if events is not None:
+                events.note_command(name, {k: v for k, v in arguments.items() if k != "in_array"})
+        return result
 
     def _index(self, ref: str | None) -> int:
         arrays = [commands.array for commands in self._arrays]
@@ -159,6 +174,7 @@ def _of_array(commands: ArrayCommands) -> dict[str, Run]:
         "replace-disk": commands.replace_disk,
         "add-disk": commands.add_disk,
         "remove-disk": commands.remove_disk,
+        "clear": commands.clear,
         "reshape": commands.reshape,
         "scrub": commands.scrub,
         "tune": commands.tune,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from raidx_fuse.daemon.commands.arguments import Result
@@ -45,6 +46,10 @@ class EventCommands:
         except OSError as error:
             raise RaidxError(f"{self._delivery.store.folder}: {error.strerror}") from None
         return value
+
+    def note_command(self, name: str, arguments: Mapping[str, object]) -> None:
+        """Keep that a command has changed the array."""
+        self._watch.note_command(name, arguments)
 
     async def test(self) -> Result:
         """Emit a test event and run the hooks for it now; return how each ended."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from raidx_fuse.daemon.events.event import DIGEST_EVENT, INFO, Event
+from raidx_fuse.daemon.events.event import COMMAND, DIGEST_EVENT, INFO, Event
 from raidx_fuse.daemon.events.programs import (
     JOURNAL,
     run_program,
@@ -80,6 +80,8 @@ class Delivery:
             except Exception:  # a mounted disk without events is better than none
                 log.critical("bug: an event was not kept", exc_info=True)
             send_to_journal(event, self._journal)
+            if event.event == COMMAND:
+                continue  # a program that gives commands would be run for them, for ever
             try:
                 self._send_hook.send_nowait(event)
             except trio.WouldBlock:

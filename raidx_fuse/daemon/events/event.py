@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 INFO, WARNING, ERROR = "info", "warning", "error"
 SEVERITIES = (INFO, WARNING, ERROR)
 DIGEST_EVENT = "Digest"
+COMMAND = "Command"  # an administrator has changed something; no program is run for it
 TEXT_CHARS_MAX = 1000
 AT_S_MAX = 253_402_300_799  # the last second of the year 9999
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from raidx_fuse.array import advice
 from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.drives import Drives
-from raidx_fuse.daemon.events.event import DIGEST_EVENT, ERROR, INFO, TEXT_CHARS_MAX, WARNING, Event
+from raidx_fuse.daemon.events.event import (
+    COMMAND,
+    DIGEST_EVENT,
+    ERROR,
+    INFO,
+    TEXT_CHARS_MAX,
+    WARNING,
+    Event,
+)
 from raidx_fuse.job_words import has_begun, words_of
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
@@ -105,6 +113,16 @@ class Watch:
             self._tell("Hotspot", WARNING, f"it is a hotspot: {text}", "", action)
         else:
             self._tell("HotspotGone", INFO, f"it is no hotspot any more: {text}", "")
+
+    def note_command(self, name: str, arguments: Mapping[str, object]) -> None:
+        """Tell that a command has changed the array, as `zpool history` does."""
+        if self._has_begun:
+            given = ", ".join(
+                key.replace("_", " ") if value is True else f"{key}={_word(value)}"
+                for key, value in arguments.items()
+                if value not in (None, False)
+            )
+            self._tell(COMMAND, INFO, f"{name}: {given}" if given else name, name)
 
     def event(
         self, kind: str, severity: str, message: str, subject: str, action: str | None = None
@@ -276,3 +294,7 @@ class Watch:
             action = "see smartctl --all, and replace the member in time: raidx replace-disk"
             self._tell("DriveProblem", WARNING, problem, "", action)
         self._drive_problems = problems
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
