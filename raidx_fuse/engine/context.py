@@ -245,6 +245,7 @@ class ArrayContext:
         self.layout_epoch += 1
 
     def take_lost_chunks(self, chunks: LostChunks) -> None:
+        chunks.take_pages(self._every_page)
         self.bad_chunks = chunks
 
     @asynccontextmanager

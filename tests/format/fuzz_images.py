@@ -71,6 +71,7 @@ async def _crash(array: Array, _members: list[RamMember]) -> None:
 async def _rest(array: Array, _members: list[RamMember]) -> None:
     await trio.sleep(30)
     array.context.bad_chunks.update((3, 4, 9))
+    array.context.bad_chunks.add_pages(7, 0b01, 0b11)
     await array.set("speed_max", "7MiB")
     await trio.sleep(30)
 

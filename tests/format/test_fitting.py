@@ -188,6 +188,8 @@ def test_pages_of_chunks_are_kept_and_become_whole_chunks_where_there_is_no_room
     assert [kept.pages_of(chunk) for chunk in (1, 2, 3, 5, 7)] == [0b1000, 0b0100, 0, 0, -1]
     kept.update(lost(1, 9))
     assert kept.parts == {2: 0b0100}
+    kept.take_pages(0b0011)
+    assert (kept.pages_of(2), kept.parts) == (-1, {}), "no chunk has such a page"
 
 
 def test_a_list_cannot_demand_memory_without_end() -> None:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.jobs.attach import record_of
 from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
+from raidx_fuse.members.ram import RamMember
 from raidx_fuse.members.simulated.faulty import Fault, Operation
-from tests.support.arrays import jobs_ended, parity_holds
+from tests.support.arrays import jobs_ended, parity_holds, ram_array
 from tests.support.spy import SpyRig, lift, placed, restarted, spied, spying, state_of
 
 CHUNK = 4096
@@ -395,3 +397,54 @@ async def test_the_position_of_a_member_that_fails_is_not_that_of_the_spare_that
         assert not array.member_set.lost
         await array.fail_disk(2)
         assert bytes(await array.read(0, len(expected))) == expected
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize(("layout", "width"), [("rdp", 6), ("raidx-parity", 5)])
+async def test_a_cut_after_superblocks_name_a_member_that_lacks_all_maps_costs_nothing(
+    layout: str, width: int, returns: bool, sums: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any round of superblocks may name it as soon as it has the role in memory."""
+    members = await ram_array(layout, width, 4 << 20, chunk_bytes=4 * CHUNK, sums=sums)
+    content, cut = bytearray(noise(1, 1 << 20)), list[list[bytes]]()
+    async with open_array(members) as array:
+        member_set = array.member_set
+        if array.self_heal is not None:
+            await array.set("restore.after", "off")
+        await array.write(0, bytes(content))
+        await array.context.journal.drain()
+        await array.fail_disk(ROLE)
+        content[5 * CHUNK : 12 * CHUNK] = noise(2, 7 * CHUNK)
+        await array.write(5 * CHUNK, bytes(content[5 * CHUNK : 12 * CHUNK]))  # it lacks that
+        await array.flush()
+        store = member_set.page_stores[0]
+        save_all = store.save_all
+        new = members[ROLE] if returns else RamMember(4 << 20, name="new")
+        present = [new if member is members[ROLE] else member for member in members]
+
+        async def named_before() -> None:
+            monkeypatch.undo()
+            member_set.publish_soon()
+            await member_set.published()
+            cut.append([bytes(member.memory) for member in present])
+            await save_all()
+
+        monkeypatch.setattr(store, "save_all", named_before)
+        answer = await array.replace_disk(ROLE, new)
+        assert answer["catches_up"] == returns
+        await jobs_ended(array)
+        tolerance = array.context.code.tolerance
+    (images,) = cut
+    for gone in range(width) if tolerance > 1 else ():  # one more is lost with the power
+        if gone != ROLE:
+            left = [image for role, image in enumerate(images) if role != gone]
+            async with restarted(left, start_degraded=True) as array:
+                assert await array.read(0, len(content)) == content
+    async with restarted(images) as array:
+        assert await array.read(0, len(content)) == content
+        await jobs_ended(array)
+        assert not array.member_set.lost
+        await parity_holds(array)
+        await array.fail_disk((ROLE + 1) % width)
+        assert await array.read(0, len(content)) == content

@@ -100,6 +100,11 @@ class LostChunks(set[int]):
             return 0
         return self.parts.get(chunk, -1)
 
+    def take_pages(self, every: int) -> None:
+        """Note that a chunk has *every* page: of one without any of these all are lost."""
+        parts = {chunk: pages & every for chunk, pages in self.parts.items()}
+        self.parts = {chunk: pages for chunk, pages in parts.items() if pages not in (0, every)}
+
     def add_pages(self, chunk: int, pages: int, every: int) -> None:
         """Note that the *pages* of *chunk* (a mask) are lost; it has *every* page."""
         lost = (self.pages_of(chunk) | pages) & every
