@@ -164,7 +164,7 @@ ARRAY_GAUGES = (
     ),
     (
         "array_lost_chunks",
-        "Chunks that nothing can give back.",
+        "Chunks that nothing can give back, or some pages of them.",
         lambda array: array["lost_chunks"],
     ),
     (

@@ -73,8 +73,8 @@ def _action(array: RunningArray, word: str) -> str | None:
     if array.context.bad_chunks:
         count = array.context.bad_chunks.count()
         return (
-            f"{count} {'chunk is' if count == 1 else 'chunks are'} lost: restore the files there "
-            "from a copy; `raidx damage ARRAY` lists the ranges"
+            f"{count} {'chunk is' if count == 1 else 'chunks are'} lost, whole or in part: restore "
+            "the files there from a copy; `raidx damage ARRAY` lists the ranges"
         )
     pages = array.member_set.unreadable.count()
     if pages and (array.member_set.lost or not array.context.code.tolerance):

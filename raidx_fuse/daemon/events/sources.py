@@ -272,7 +272,7 @@ class Watch:
         self._laws = len(laws)
         lost = self._array.context.bad_chunks.count()
         if lost > self._lost:
-            text = f"chunks lost, whose reads fail: {lost}"
+            text = f"chunks lost, whole or in part, whose reads fail: {lost}"
             self._tell("LostChunks", ERROR, text, "", self._advice())
         self._lost = lost
         for role, pages in self._mended.items():
