@@ -32,13 +32,15 @@ class Law(Enum):
     RANGES = "no range is in two volumes, nor to be wiped and in a volume"
     WINDOW = "a volume move copies nothing outside its window"
     WATERMARK = "a volume move passes no byte that has no place on one of the arrays"
-    # members: store/member_set.py, store/queue.py, store/sums.py, format/superblock.py
+    # members: store/member_set.py, store/queue.py, store/sums.py, store/sum_memory.py,
+    # format/superblock.py
     SIZE = "nothing is written beyond the end of a member"
     READ_ONLY = "nothing is written to an array that was started read-only"
     ONCE = "an operation of a member ends once"
     REACHED = "a round of superblocks reaches no member that is excluded"
     EVENTS = "no superblock is replaced by an older configuration"
     WHOLE = "a page of an array with checksums is written whole"
+    LOADED = "a checksum is asked for, or set, while its table is in memory"
     # stripes: engine/changed_regions.py, store/stripe_locks.py, store/dirty_bitmap.py
     NOTED = "no home place changes in a stripe that is not noted while a member is absent"
     LOCKED = "no stripe changes but under its lock"

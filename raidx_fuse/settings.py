@@ -278,6 +278,13 @@ SETTINGS = {
             "on: a spare of this array may go to another array of the mount that lacks one; or off",
             _SWITCH,
         ),
+        Setting(
+            "sums.cache",
+            None,
+            "bytes of memory for checksums, but for those not saved yet; auto: by the machine's",
+            _or("auto", _cache_size),
+            BYTES,
+        ),
         *(
             Setting(name, None, help, _or("auto", parse), unit, words=("auto",))
             for name, help, parse, unit in (

@@ -66,6 +66,7 @@ MAY_TOUCH_THE_SYSTEM = {
     "fuse.operations",  # errno, stat
     "fuse.session_loop",  # the FUSE descriptor
     "fuse.workers",  # the same
+    "store.sum_memory",  # how much memory the machine has
     "loop.busy_poll",  # epoll, the latency promise of the kernel
     "daemon.mount",  # user ids, pid
     "daemon.scan",  # which files and devices there are

@@ -163,6 +163,10 @@ RECEIVERS = {
     ),
     SUMS: Receiver(lambda _array, _value: None),  # array/switch_sums.py
     SPARES_SHARED: Receiver(lambda _array, _value: None),  # daemon/shared_spares.py
+    "sums.cache": Receiver(
+        lambda array, value: array.member_set.limit_sums(value),
+        in_force=lambda array: array.member_set.sum_cache_bytes,
+    ),
     "bpu.t_light": _threshold("t_light_s"),
     "bpu.t_heavy": _threshold("t_heavy_s"),
     "bpu.t_pre": _threshold("t_pre"),

@@ -99,9 +99,23 @@ class Peek:
             for cell in cell_range(0, len(code.cells))
             if layout.place(stripe, cell)[0] >= 0  # a restriping layout does not place all
         ]
-        if sums is not None:
-            cells_at = [context.position(stripe, cell) for cell in placed]
-            await sums.load([(role, at, (), context.chunk_bytes) for role, at in cells_at])
+        if sums is None:
+            return await self._look_at(stripe, placed, begin, length, state)
+        places = [(*context.position(stripe, cell), (), context.chunk_bytes) for cell in placed]
+        async with sums.holding(places):
+            return await self._look_at(stripe, placed, begin, length, state)
+
+    async def _look_at(
+        self,
+        stripe: Stripe,
+        placed: list[CellIndex],
+        begin: int,
+        length: int,
+        state: Sequence[str],
+    ) -> Peeked:
+        context = self._context
+        code, layout = context.code, context.layout
+        sums = context.member_set.sums
         unwritten = context.unwritten_cells(stripe)
         low = begin - begin % PAGE_BYTES
         size = -(-(begin + length) // PAGE_BYTES) * PAGE_BYTES - low

@@ -193,6 +193,7 @@ class CellReader:
                 mender, begun = member_set.unreadable.mender, low + inner
                 if not self._lists or mender is None or cell >= context.code.data_count:
                     if is_absent:
+                        await sums.load([(role, at, (), PAGE_BYTES)])
                         sums.note_refused(role, at)
                     raise context.lost_error(stripe, (cell,))
                 await mender.give_up(stripe, 1 << cell, begun, begun + PAGE_BYTES)

@@ -50,6 +50,7 @@ async def fill_sums(
             break
         except MemberLostError:
             continue  # without that member, or page
+    await sums.load((role, *read) for role, of_role in reads.items() for read in of_role)
     for role, of_role in reads.items():
         filled[role] += sum(sums.fill(role, at, buffer) for at, (buffer,), _ in of_role)
     return filled
@@ -99,6 +100,7 @@ async def _heal_stripe(context: ArrayContext, sums: Sums, stripe: Stripe) -> Non
     for cell, (role, offset) in places.items():
         reads.setdefault(role, []).append((offset, [arrays[cell].data], size))
     await context.member_set.read_base(reads, frozen=False)
+    await sums.load((*place, (), size) for place in places.values())
     wrong: dict[int, int] = {}  # page of the chunks -> mask of the cells that misfit
     for cell, (role, offset) in places.items():
         past = sums.past(role, offset, size)

@@ -42,6 +42,7 @@ from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
 from raidx_fuse.store.io_tuples import PAGE_BYTES
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.sum_memory import Hold
 from raidx_fuse.store.sum_tables import TableCopy
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class MovedSums:
         self._first: StoredSums | None = None
         self._copies: list[TableCopy] = []
         self._leaving: list[Role] = []
+        self._kept: list[Hold] = []
         before = sums_of(member_set.config)
         if before is None or came_from is None or member_set.sums is None:
             return
@@ -153,7 +155,7 @@ class MovedSums:
                 await zero_range(member, *self._regions.sums)
                 await member.flush()
         for role in self._leaving:
-            await sums.tables.load_table(role)  # for `undo`: others take its places
+            self._kept.append(await sums.tables.keep(role))  # for `undo`: others take its places
         first, before, roles = self._first, sums.tables.stored, came_from_roles(member_set.config)
         if first is not None and first != before:
             copies = self._new_copies(before, first, roles)
@@ -176,7 +178,14 @@ class MovedSums:
             member_set.change(lambda config: with_tables(config, whole))
             for role in self._leaving:
                 sums.tables.save_again(role)
+            self._release()
             member_set.publish_soon()
+
+    def _release(self) -> None:
+        for hold in self._kept:
+            if self.member_set.sums is not None:
+                self.member_set.sums.tables.memory.release(hold)
+        self._kept = []
 
     def due(self) -> bool:
         """Return whether, with the gate closed, `catch_up` has to come before the swap."""
@@ -199,6 +208,7 @@ class MovedSums:
         if stored is not None and self.came_from is not None:
             if member_set.sums is not None:
                 member_set.sums.adopt(stored, _kept(self.came_from), self._regions)
+                self._release()
             member_set.change(lambda config: with_tables(config, stored))
 
 

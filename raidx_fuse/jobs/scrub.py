@@ -352,6 +352,10 @@ class Scrub(Job):
             return
         self.mismatches += 1
         self._wrong_stripes.add(stripe)
+        if self.context.member_set.sums is not None:
+            cells_at = [self.context.position(stripe, cell) for cell in self._cells_there(stripe)]
+            size = self.context.chunk_bytes
+            await self.context.member_set.sums.load((*place, (), size) for place in cells_at)
         by_sums = self._without_sums(stripe, cells, syndromes)
         wrong_cells = self.liars(stripe, chains, syndromes) if by_sums is None else by_sums
         requests: list[MemberIO] = []
@@ -379,6 +383,12 @@ class Scrub(Job):
         self._mended.update(roles if repaired else ())
         self._report(stripe, violated, sorted(wrong_cells), syndromes, repaired, assumed)
 
+    def _cells_there(self, stripe: Stripe) -> Sequence[CellIndex]:
+        """Return the cells of *stripe* that are written and can be read."""
+        unwritten = self.context.unwritten_cells(stripe)
+        lost = self.context.member_set.lost_cells(stripe)
+        return cells_of(self.context.code.all_mask & ~unwritten & ~lost)
+
     def _without_sums(
         self, stripe: Stripe, cells: dict[Place, Bytes], syndromes: list[Bytes]
     ) -> dict[Place, Bytes] | None:
@@ -402,7 +412,7 @@ class Scrub(Job):
         for page in np.unique(wrong // PAGE_BYTES).tolist():
             part = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
             blank = 0
-            for cell in cells_of(code.all_mask & ~unwritten & ~lost):
+            for cell in self._cells_there(stripe):
                 role, offset = context.position(stripe, cell)
                 at = offset + page * PAGE_BYTES
                 if sums.lacks(role, at, PAGE_BYTES) or sums.page_at(role, at) in wrong_pages:

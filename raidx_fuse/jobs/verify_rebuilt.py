@@ -42,13 +42,12 @@ async def verify_rebuilt(
     sums = context.member_set.sums
     if sums is None:
         return []
-    await sums.load(
-        (role, strips.offset(role), (), strips.strip_bytes * strips.count)
-        for role, _ in (*sources, *targets)
-    )
-    found = _derived(context, sums, strips, targets, equations)
-    if found is None:
-        found = await _compared(context, sums, strips, sources, targets)
+    size = strips.strip_bytes * strips.count
+    roles = {role for role, _ in (*sources, *targets)}
+    async with sums.holding([(role, strips.offset(role), (), size) for role in sorted(roles)]):
+        found = _derived(context, sums, strips, targets, equations)
+        if found is None:
+            found = await _compared(context, sums, strips, sources, targets)
     return [
         GivenSums(target[0], _offset(context, strips, target, first), part.reshape(-1))
         for target, values in found.items()
@@ -188,7 +187,6 @@ async def _made_right(
         return None
     sums.note_contradiction(role, at)
     content = await member_set.read_home(role, at, PAGE_BYTES)
-    await sums.load([(role, at, (), PAGE_BYTES)])
     if not isinstance(content, bytearray) or not sums.fits(role, at, content):
         solved = await solve_otherwise(context, sums, stripe, cell, inner)
         content = None if solved is None else bytearray(solved.data)

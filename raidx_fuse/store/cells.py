@@ -182,11 +182,14 @@ class Cells:
                 role for role, _ in by_role(member_set.queues) if role not in queues
             ]
             for portions in member_set.overlay.frozen_writes(absent):
+                await sums.save_many()
                 for role, writes in portions.items():
                     await sums.load((role, *write) for write in writes)
                     sums.note_many(role, writes)
         for portions in member_set.overlay.frozen_writes(queues):
             left: list[MemberIO] = []
+            if sums is not None:
+                await sums.save_many()
             for role, writes in portions.items():
                 if sums is not None:
                     await sums.load((role, *write) for write in writes)

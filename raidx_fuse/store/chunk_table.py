@@ -514,8 +514,8 @@ class ChunkTable:
             return
         size, begin = layout.chunk_bytes, self.member_set.data_offset
         requests = {place: (place[0], begin + place[1] * size, (), size) for place in places}
-        await sums.load(requests.values())
         for place, request in requests.items():
+            await sums.load([request])
             if not (still and self._has_content(place)):
                 sums.forget_now(*request)
 

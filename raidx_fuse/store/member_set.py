@@ -75,6 +75,7 @@ from raidx_fuse.store.queue import (
     MemberQueue,
     Operation,
 )
+from raidx_fuse.store.sum_memory import default_cache_bytes
 from raidx_fuse.store.sums import Misfits, Sums, no_cover
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class MemberSet:
         self.place_epoch = self.role_epoch = 0
         self.unreadable = Unreadable()
         self.sums: Sums | None = None
+        self.sum_cache_bytes = default_cache_bytes()
         self.config = config
         self.layout = layout
         self.read_only = read_only
@@ -465,13 +467,29 @@ class MemberSet:
 
         No member is failed for it.
         """
-        queue = self.queues[role]
-        if queue is None:
-            return None
-        buffer = bytearray(size)
-        operation = Operation(queue, READ, offset, [buffer], size, True)
-        await self._wait([operation])
-        return buffer if operation.error is None else operation.error
+        (found,) = await self.read_homes([(role, offset, size)])
+        return found
+
+    async def read_homes(
+        self, places: Sequence[tuple[Role, int, int]]
+    ) -> list[bytearray | MemberError | None]:
+        """Do as `read_home` for each of *places* (role, byte offset, size), all at once."""
+        operations: list[Operation] = []
+        found: list[bytearray | MemberError | None] = []
+        for role, offset, size in places:
+            queue = self.queues[role]
+            if queue is None:
+                found.append(None)
+                continue
+            buffer = bytearray(size)
+            found.append(buffer)
+            operations.append(Operation(queue, READ, offset, [buffer], size, True))
+        await self._wait(operations)
+        done = iter(operations)
+        for at, one in enumerate(found):
+            if one is not None and (error := next(done).error) is not None:
+                found[at] = error
+        return found
 
     def path_of(self, role: Role) -> str:
         """Return the path of the member in *role*."""
@@ -690,6 +708,13 @@ class MemberSet:
         self.sums = sums
         if sums is not None:
             self.page_stores.append(sums.tables)
+            sums.tables.limit(self.sum_cache_bytes)
+
+    def limit_sums(self, size_bytes: int | None) -> None:
+        """Have no more than *size_bytes* of checksums in memory; None: as suits the machine."""
+        self.sum_cache_bytes = default_cache_bytes() if size_bytes is None else size_bytes
+        if self.sums is not None:
+            self.sums.tables.limit(self.sum_cache_bytes)
 
     def set_io_timeout(self, timeout_s: float) -> None:
         self.io_timeout_s = timeout_s

@@ -33,14 +33,15 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from raidx_fuse.errors import MemberError, NoSpaceError
 from raidx_fuse.format.configuration.sums import StoredSums
-from raidx_fuse.format.regions import SECTOR_BYTES, SUMS_PER_PAGE, SUMS_PER_SECTOR, Regions
+from raidx_fuse.format.regions import SECTOR_BYTES, SUMS_PER_SECTOR, Regions
 from raidx_fuse.format.sum_table import (
     SECTORS_PER_PAGE,
     Sectors,
@@ -55,15 +56,18 @@ from raidx_fuse.format.sum_tail import (
     encode_tail,
     sectors_for,
 )
+from raidx_fuse.laws import Laws
 from raidx_fuse.layouts.numbers import Role
-from raidx_fuse.store.buffers import zeroed
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO, MemberLostError
+from raidx_fuse.store.sum_memory import ENTRIES, PAGE_MEMORY_BYTES, Hold, Key, SumMemory
 from raidx_fuse.store.sum_tail import Pages, Tail
 
 log = logging.getLogger(__name__)
 
-ENTRIES = SUMS_PER_PAGE
-_LOADED_AT_ONCE = 256  # pages of a table in one read
+_AT_ONCE = 256  # pages of tables that are read, or written, in one go
+_AHEAD_MAX = 64  # pages of a table that are read for one that is needed
+_AHEAD_SHARE = 4  # reading ahead takes this part of the time until a member answers
+_AHEAD_BYTES_S = 150e6  # as disks do at least
 _TAIL_READ_BYTES = 1 << 20
 _TAIL_RESERVED_SECTORS = 128  # of a tail's space on the hosts, at a time
 _WHOLE_MIN = ENTRIES // 4  # new sums of a page of a table: it is written, not its tail
@@ -76,18 +80,11 @@ def _nothing(pages: int) -> Sectors:
     return Sectors(sums, np.zeros(count, np.uint32), [])
 
 
-def _with_past(values: Values, past: Values) -> Values:
-    """Return *values* as they are saved: what awaits its resync keeps the sums of before the crash.
-
-    Another crash may come before the resync.
-    """
-    kept: Values = np.where(values == 0, past, values)
-    return kept
-
-
 class Holders(Protocol):
     """What of a member set (store/member_set.py) the tables need."""
 
+    laws: Laws
+    clock: Callable[[], float]
     read_only: bool
     role_epoch: int
 
@@ -107,6 +104,12 @@ class Holders(Protocol):
 
     async def read_home(self, role: Role, offset: int, size: int) -> bytearray | MemberError | None:
         """Return the bytes of a range as they lie there."""
+        ...
+
+    async def read_homes(
+        self, places: Sequence[tuple[Role, int, int]]
+    ) -> list[bytearray | MemberError | None]:
+        """Return the bytes of each of *places* (role, byte offset, size), all read at once."""
         ...
 
     async def write(self, requests: Sequence[MemberIO], *, background: bool = False) -> None:
@@ -135,208 +138,201 @@ class TableCopy:
 
 
 class SumTables:
-    """The tables of one array, which *stored* says where they lie.
+    """The tables of one array, which lie where *stored* says; *memory* has a part of them.
 
-    By role: *values*, of which *views* are for one page, and which pages of a table are *loaded*:
-    of the others nothing is known. *seeds* are those of the sums. *damaged_sectors*: of tables, in
-    any copy, that could not be read or failed their checks.
+    *seeds*, by role, are those of the sums. *damaged_sectors*: of tables, in any copy, that could
+    not be read or failed their checks.
     """
 
     def __init__(self, member_set: Holders, regions: Regions, stored: StoredSums) -> None:
         self.member_set = member_set
+        self.memory = SumMemory(member_set.laws)
         self.damaged_sectors = 0
         self.damaged: list[str] = []  # as page stores have it; tables repair themselves
         self._regions = regions
-        self.views: list[memoryview] = []
-        self.values: list[Values] = []
-        # What the sums of stripes that await their resync were before the crash.
-        self._past: list[Values] = []
-        self._has_past = False  # else the memory of *_past* stays untouched
-        self.loaded: list[bytearray] = []
+        # By role; of pages that were never read the generations are 0.
         self._generations: list[Values] = []
+        self._seen: list[NDArray[np.bool_]] = []  # whether each page was read once
+        self._reserved: list[bytearray] = []  # whether each page has space on every holder
         self._tails: list[Tail] = []
-        # Since the last save: pages, runs of them (first, end), and arrays of them.
-        self._changes: list[list[Any]] = []
         self._take(stored, [None] * len(stored.tables))
-        self._dirty: set[tuple[Role, int]] = set()  # (role, page of its table)
-        self._whole: set[tuple[Role, int]] = set()  # those that the tail does not suffice for
-        self._reserved: set[tuple[Role, int]] = set()  # (role, page of its table) on every holder
+        self._whole: set[Key] = set()  # due, and the tail does not suffice for them
         self._reserved_tails: dict[Role, int] = {}  # sectors
         self._reserved_for = -1  # role epoch
         self._saving = trio.Lock()
-        self._loading = trio.Lock()
+        self._arriving: dict[Key, trio.Event] = {}  # pages that a task is reading
+        self._adopted = 0
+        self._wait_s = 0.0  # until a member answers, as of late
 
-    def _take(self, stored: StoredSums, came_from: Sequence[int | None]) -> None:
-        """Let the tables be those of *stored*; where a role *came_from* another one, it has its."""
+    def _take(
+        self, stored: StoredSums, came_from: Sequence[int | None], *, empty: bool = False
+    ) -> None:
+        """Let the tables be those of *stored*; where a role *came_from* another one, it has its.
+
+        The others are *empty*, or not known.
+        """
         pages = self._regions.sum_table_bytes // PAGE_BYTES
-        views, self.views = self.views, []
-        tables, self.values = self.values, []
-        past, self._past = self._past, []
-        loaded, self.loaded = self.loaded, []
+        sectors = stored.tail // SECTOR_BYTES
+        self.memory.take(came_from, pages, empty=empty)
         generations, self._generations = self._generations, []
+        seen, self._seen = self._seen, []
         tails, self._tails = self._tails, []
-        changes, self._changes = self._changes, []
         for old in came_from:
-            if old is not None and len(loaded[old]) == pages:
-                self.views.append(views[old])
-                self.values.append(tables[old])
-                self._past.append(past[old])
-                self.loaded.append(loaded[old])
-                self._generations.append(generations[old])
-                self._tails.append(tails[old])
-                self._changes.append(changes[old])
-                continue
-            memory = memoryview(zeroed(pages * ENTRIES * 4))
-            self.views.append(memory.cast("I"))
-            self.values.append(np.frombuffer(memory, np.uint32))
-            self._past.append(np.frombuffer(zeroed(pages * ENTRIES * 4), np.uint32))
-            self.loaded.append(bytearray(pages))
             self._generations.append(np.zeros(pages, np.uint32))
-            if old is not None:  # pages come behind those that there were, and have no sums
-                known = len(loaded[old])
-                self.values[-1][: known * ENTRIES] = tables[old]
-                self._past[-1][: known * ENTRIES] = past[old]
-                self.loaded[-1][:] = loaded[old] + b"\1" * (pages - known)
-                self._generations[-1][:known] = generations[old]
-            sectors = stored.tail // SECTOR_BYTES
-            known_tail = None if old is None else tails[old]
-            self._tails.append(known_tail or Tail(sectors, is_known=not sectors))
-            self._changes.append([] if old is None else changes[old])
+            self._seen.append(np.full(pages, empty or old is not None, np.bool_))
+            if old is None:
+                self._tails.append(Tail(sectors, is_known=empty or not sectors))
+                continue
+            known = len(seen[old])
+            self._generations[-1][:known] = generations[old]
+            self._seen[-1][:known] = seen[old]
+            self._tails.append(tails[old])
         for tail in self._tails:
-            tail.resize(stored.tail // SECTOR_BYTES)
+            tail.resize(sectors)
+        self._reserved = [bytearray(pages) for _ in came_from]
         self.stored = stored
         self.width = len(stored.tables)
         self.seeds = [seed_of(stored.seed, table.number) for table in stored.tables]
         self._seeds_given = {seed_of(stored.seed, number) for number in range(stored.given)}
 
-    # -- in memory -----------------------------------------------------------------------------
-
-    def are_loaded(self, role: Role, first: int, end: int) -> bool:
-        """Return whether the sums of pages *first* .. *end* - 1 of *role* are in memory."""
-        loaded = self.loaded[role]
-        number, last = first // ENTRIES, (end - 1) // ENTRIES
-        while number <= last:
-            if not loaded[number]:
-                return False
-            number += 1
-        return True
-
-    def known(self, role: Role, first: int, end: int) -> Values:
-        """Return the sums of pages *first* .. *end* - 1 of *role*, which are in memory; 0: none."""
-        return self.values[role][first:end]
-
-    def known_at(self, role: Role, pages: Pages) -> Values:
-        """Return the sums of *pages* of *role*, which are in memory; 0: none."""
-        return self.values[role][pages]
-
-    def known_one(self, role: Role, page: int) -> int:
-        """Return the sum of a page of *role*, which is in memory; 0: none."""
-        return self.views[role][page]
-
-    def put_one(self, role: Role, page: int, value: int) -> None:
-        """Set the sum of a page, which is in memory."""
-        self.views[role][page] = value
-        self._changes[role].append(page)
-        self._dirty.add((role, page // ENTRIES))
-
-    def put(self, role: Role, first: int, values: Values | int, count: int) -> None:
-        """Set the sums of *count* pages from *first* of *role* on; they are in memory."""
-        self.values[role][first : first + count] = values
-        if self._has_past:
-            self._past[role][first : first + count] = 0
-        self._changes[role].append((first, first + count))
-        dirty = self._dirty
-        for number in range(first // ENTRIES, (first + count - 1) // ENTRIES + 1):
-            dirty.add((role, number))
-
-    def put_at(self, role: Role, pages: Pages, values: Values) -> None:
-        """Set the sums of *pages* of *role*; they are in memory."""
-        self.values[role][pages] = values
-        self._note_changed(role, pages)
-
-    def used(self, role: Role) -> list[int]:
-        """Return the pages of the table of *role*, which is in memory, that have sums."""
-        used: list[int] = np.flatnonzero(
-            self.values[role].reshape(-1, ENTRIES).any(axis=1)
-        ).tolist()
-        return used
-
-    def past(self, role: Role, first: int, end: int) -> Values:
-        """Return what the sums of pages were before the crash whose resync is due; 0: none."""
-        return self._past[role][first:end]
-
-    def begin_past(self, role: Role, pages: Pages) -> None:
-        """Let *pages* of *role* have no sum: what they have is past, until their resync ends.
-
-        On the members it stays: another crash may come before.
-        """
-        self._past[role][pages] = self.values[role][pages]
-        self.values[role][pages] = 0
-        self._has_past = True
-        self._note_changed(role, np.sort(pages))  # of a look-up table they come in any order
-
-    def end_past(self, role: Role, pages: Pages) -> None:
-        """Forget what the sums of *pages* of *role* were before a crash."""
-        if self._past[role][pages].any():  # of cells that are lost, or hold nothing
-            self._past[role][pages] = 0
-            self._note_changed(role, np.sort(pages))
-
-    def _note_changed(self, role: Role, pages: Pages) -> None:
-        self._changes[role].append(pages)
-        self._dirty.update((role, number) for number in np.unique(pages // ENTRIES).tolist())
-
     # -- read from the members -----------------------------------------------------------------
 
-    async def load(self, role: Role, first: int, end: int) -> None:
-        """Have the pages *first* .. *end* - 1 of the table of *role* in memory."""
-        loaded, role_epoch = self.loaded[role], self.member_set.role_epoch
-        end = min(end, len(loaded))
-        while first < end:
-            if loaded[first]:
-                first += 1
-                continue
-            async with self._loading:  # others read their part in between
-                if loaded[first]:
+    async def load(self, wanted: Iterable[Key]) -> None:
+        """Have pages of tables in memory, until the caller waits for anything else.
+
+        Raises MemberLostError if a role is another one by now.
+        """
+        wanted = set(wanted)
+        role_epoch, adopted = self.member_set.role_epoch, self._adopted
+        loaded = self.memory.loaded
+        with self.memory.holding(wanted):
+            while missing := {key for key in wanted if not loaded[key[0]][key[1]]}:
+                due = missing - self._arriving.keys()
+                if due:
+                    await self._bring(due)
+                else:
+                    await self._arriving[min(missing)].wait()
+                if adopted != self._adopted and role_epoch != self.member_set.role_epoch:
+                    raise MemberLostError
+                loaded = self.memory.loaded
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Have no more in memory than the limit says, where it may go."""
+        self.memory.evict(sum(tail.memory_bytes for tail in self._tails), self._has_copy)
+
+    def _has_copy(self, role: Role) -> bool:
+        readable = self.member_set.readable
+        return any(readable[holder] is not None for holder, _ in self._holders(role))
+
+    def limit(self, size_bytes: int) -> None:
+        """Have no more than *size_bytes* in memory from now on, where it may go."""
+        self.memory.limit_bytes = size_bytes
+        self.memory.look_again()
+        self.make_room()
+
+    async def _bring(self, keys: set[Key]) -> None:
+        """Read the pages *keys* of tables, which nobody else is reading; and some behind them."""
+        done, adopted = trio.Event(), self._adopted
+        runs = self._runs(keys)
+        taken = [(role, number) for role, first, end in runs for number in range(first, end)]
+        self._arriving |= dict.fromkeys(taken, done)
+        try:
+            for role in sorted({role for role, _ in keys}):
+                tail = self._tails[role]
+                async with tail.reading:
+                    if not tail.is_known and adopted == self._adopted:
+                        await self._read_tail(role)
+                if adopted != self._adopted:
+                    return
+            for at in range(0, len(runs), _AT_ONCE):
+                await self._read_tables(runs[at : at + _AT_ONCE])
+        finally:
+            for key in taken:
+                del self._arriving[key]
+            done.set()
+
+    def _runs(self, keys: set[Key]) -> list[tuple[Role, int, int]]:
+        """Return runs (role, first, end) of pages of tables that are to be read for *keys*.
+
+        Where the pages before are in memory, requests follow one another: more and more is read
+        ahead. Elsewhere as much as costs little beside the time until a member answers.
+        """
+        pages_s = _AHEAD_BYTES_S / PAGE_BYTES
+        few = max(1, int(self._wait_s / _AHEAD_SHARE * pages_s))
+        most = max(1, min(_AHEAD_MAX, self.memory.limit_bytes // PAGE_MEMORY_BYTES // 8))
+        runs: list[tuple[Role, int, int]] = []
+        for role, number in sorted(keys):
+            loaded = self.memory.loaded[role]
+            if runs and runs[-1][0] == role and runs[-1][1] <= number:
+                _, first, end = runs[-1]
+                if number < end:
                     continue
-                if role_epoch != self.member_set.role_epoch and loaded is not self.loaded[role]:
-                    raise MemberLostError  # it is another role by now
-                stop = first + 1
-                while stop < min(end, first + _LOADED_AT_ONCE) and not loaded[stop]:
-                    stop += 1
-                if not self._tails[role].is_known:
-                    await self._read_tail(role)
+                if number == end and end - first < _AT_ONCE:
+                    runs[-1] = role, first, end + 1
                     continue
-                await self._read_table(role, first, stop)
-                loaded[first:stop] = b"\1" * (stop - first)
-                first = stop
+            before = number
+            while before and number - before < most and loaded[before - 1]:
+                before -= 1
+            stop = min(number + min(most, max(few, number - before)), len(loaded))
+            end = number + 1
+            while end < stop and not loaded[end] and (role, end) not in self._arriving:
+                end += 1
+            runs.append((role, number, end))
+        return runs
 
     def _holders(self, role: Role) -> Iterator[tuple[Role, int]]:
         """Yield role and byte offset of each copy of the table of *role*."""
         for holder, slot in self.stored.tables[role].slots:
             yield Role(holder), self._regions.sum_table_offset(slot)
 
-    async def _read_table(self, role: Role, first: int, end: int) -> None:
-        """Take the newest copy of each sector of pages *first* .. *end* - 1 of the table of *role*.
+    async def _read_tables(self, runs: Sequence[tuple[Role, int, int]]) -> None:
+        """Bring *runs* (role, first, end) of pages of tables to memory, from all copies at once."""
+        adopted, begun_s = self._adopted, self.member_set.clock()
+        reads: list[tuple[Role, int, int]] = []
+        held: list[list[Role]] = []
+        for role, first, end in runs:
+            held.append([])
+            for holder, offset in self._holders(role):
+                if self.member_set.queues[holder] is not None:
+                    held[-1].append(holder)
+                    reads.append((holder, offset + first * PAGE_BYTES, (end - first) * PAGE_BYTES))
+        contents = iter(await self.member_set.read_homes(reads))
+        if len(runs) == 1:
+            transfer_s = (runs[0][2] - runs[0][1]) * PAGE_BYTES / _AHEAD_BYTES_S
+            waited_s = max(0.0, self.member_set.clock() - begun_s - transfer_s)
+            self._wait_s += (waited_s - self._wait_s) / 4
+        for (role, first, end), holders in zip(runs, held, strict=True):
+            copies = []
+            for holder in holders:
+                copy = await self._copy(role, holder, first, end, next(contents))
+                copies.append((holder, copy))
+            if adopted != self._adopted:
+                return  # what was read may be of other tables by now
+            self.memory.bring(role, first, self._newest(role, first, end, copies))
 
-        Copies that lack it are written again. The pages of sectors that nobody has, have no sums.
+    def _newest(
+        self, role: Role, first: int, end: int, copies: Sequence[tuple[Role, Sectors]]
+    ) -> Values:
+        """Return the sums in pages *first* .. *end* - 1 of a table, by the *copies* of holders.
+
+        Of each sector the newest copy counts; those that lack it are written again. The pages of
+        sectors that nobody has, have no sums.
         """
         count = (end - first) * SECTORS_PER_PAGE
         sums = np.zeros((count, SUMS_PER_SECTOR), np.uint32)
         newest = np.zeros(count, np.uint32)
-        copies = []
-        for holder, offset in self._holders(role):
-            if self.member_set.queues[holder] is None:
-                continue
-            found = await self._read_copy(role, holder, offset, first, end)
+        counting = []
+        for holder, found in copies:
             counts = self.member_set.readable[holder] is not None
-            copies.append((found, counts))
+            counting.append(counts)
             if counts:  # the others have what is long past
                 better = found.generations > newest
                 sums[better], newest[better] = found.sums[better], found.generations[better]
         lacking = np.zeros(count, np.bool_)
-        # A role without a member has no table.
-        unknown = np.full(count, bool(self.stored.tables[role].slots))
-        for copy, counts in copies:
+        has_slots = bool(self.stored.tables[role].slots)  # else it has no member, nor a table
+        unknown = np.full(count, has_slots)
+        for (_, copy), counts in zip(copies, counting, strict=True):
             lacking |= copy.generations != newest
             bad = np.zeros(count, np.bool_)
             bad[copy.bad] = True
@@ -349,13 +345,20 @@ class SumTables:
         tail = self._tails[role]
         tail.note_generation(int(newest.max()))
         tail.lay_over(sums, newest, first)
-        if sums.any():  # else the memory of the table stays untouched
-            self.values[role][first * ENTRIES : end * ENTRIES] = sums.reshape(-1)
         # What nobody gives may lie, older, on a member that will be read again: `save_all` before.
-        pages = np.maximum(newest, unknown).reshape(-1, SECTORS_PER_PAGE)
-        self._generations[role][first:end] = pages.max(axis=1)
+        of_pages = np.maximum(newest, unknown).reshape(-1, SECTORS_PER_PAGE).max(axis=1)
+        generations, seen = self._generations[role], self._seen[role]
+        old = seen[first:end] & (of_pages < generations[first:end])
+        if old.any() and has_slots:
+            # Every copy has lost what was written since this start: nobody has what counts.
+            log.error("checksums of role %d are old: their pages are not verified", role)
+            sums.reshape(-1, ENTRIES)[old] = 0
+            lacking.reshape(-1, SECTORS_PER_PAGE)[old] = True
+        generations[first:end] = np.maximum(of_pages, generations[first:end])
+        seen[first:end] = True
         numbers = np.unique(np.flatnonzero(lacking) // SECTORS_PER_PAGE).tolist()
         self._whole.update((role, first + number) for number in numbers)
+        return sums.reshape(-1)
 
     async def _read_tail(self, role: Role) -> None:
         """Take what the copies of the tail of *role* have.
@@ -363,51 +366,89 @@ class SumTables:
         If some of it is lost, nothing says which sums of the table are old: then none of them
         counts any more.
         """
-        tail = self._tails[role]
+        tail, adopted = self._tails[role], self._adopted
         copies, others = list[TailSectors](), list[TailSectors]()
-        for holder, offset in self._tail_holders(role):
-            if self.member_set.queues[holder] is None:
-                continue
-            found = await self._read_tail_copy(role, holder, offset)
+        holders = [
+            (holder, offset)
+            for holder, offset in self._tail_holders(role)
+            if self.member_set.queues[holder] is not None
+        ]
+        found = await self._read_tail_copies(role, holders)
+        if adopted != self._adopted:
+            return
+        for (holder, _), copy in zip(holders, found, strict=True):
             counts = self.member_set.readable[holder] is not None
-            (copies if counts else others).append(found)
+            (copies if counts else others).append(copy)
         self.damaged_sectors += sum(len(copy.bad) for copy in copies)
         if tail.take(copies, others):
             return
         log.error("checksums of role %d are lost: its pages are not verified", role)
-        table, loaded = self.values[role], self.loaded[role]
-        for first in range(0, len(loaded), _LOADED_AT_ONCE):
-            end = min(first + _LOADED_AT_ONCE, len(loaded))
-            await self._read_table(role, first, end)
-            table[first * ENTRIES : end * ENTRIES] = 0
-        loaded[:] = b"\1" * len(loaded)
+        pages = len(self.memory.loaded[role])
+        for first in range(0, pages, _AT_ONCE):  # to know their generations
+            await self._read_tables([(role, first, min(first + _AT_ONCE, pages))])
+        self.memory.forget_table(role)
         self.save_again(role)
 
-    async def _read_tail_copy(self, role: Role, holder: Role, at: int) -> TailSectors:
-        """Return the copy of the tail of *role* at *at* of *holder*; what cannot be read is bad."""
-        bad, content = list[int](), bytearray()
+    async def _read_tail_copies(
+        self, role: Role, holders: Sequence[tuple[Role, int]]
+    ) -> list[TailSectors]:
+        """Return the copies of the tail of *role* at *holders*; what cannot be read is bad."""
+        parts = [list[TailSectors]() for _ in holders]
         for begin in range(0, self.stored.tail, _TAIL_READ_BYTES):
             size = min(_TAIL_READ_BYTES, self.stored.tail - begin)
-            found = await self.member_set.read_home(holder, at + begin, size)
-            if isinstance(found, bytearray):
-                content += found
-                continue
-            for page in range(begin, begin + size, PAGE_BYTES):
-                found = await self.member_set.read_home(holder, at + page, PAGE_BYTES)
-                if not isinstance(found, bytearray):
-                    log.error("checksums cannot be read: %s", found)
-                    first = page // SECTOR_BYTES
-                    bad += range(first, first + SECTORS_PER_PAGE)
-                    found = bytearray(PAGE_BYTES)
-                content += found
-        first = self._tail_number
-        end = len(self.loaded[role]) * ENTRIES
-        seeds = self._seeds_given
-        sectors = decode_tail(content, first, self.seeds[role], seeds, pages_end=end)
-        if sectors.bad:
-            path = self.member_set.path_of(holder)
-            log.error("%s: %d sectors of checksums are damaged", path, len(sectors.bad))
-        return sectors._replace(bad=sorted({*bad, *sectors.bad}))
+            contents = await self.member_set.read_homes(
+                [(holder, at + begin, size) for holder, at in holders]
+            )
+            for (holder, at), content, of_holder in zip(holders, contents, parts, strict=True):
+                bad = list[int]()
+                if not isinstance(content, bytearray):
+                    content, bad = await self._tail_by_page(holder, at + begin, size)
+                of_holder.append(self._tail_part(role, begin // SECTOR_BYTES, content, bad))
+        for (holder, _), of_holder in zip(holders, parts, strict=True):
+            if count := sum(len(part.bad) for part in of_holder):
+                path = self.member_set.path_of(holder)
+                log.error("%s: %d sectors of checksums are damaged", path, count)
+        return [
+            TailSectors(
+                np.concatenate([part.generations for part in of_holder]),
+                np.concatenate([part.since for part in of_holder]),
+                [at for part in of_holder for at in part.bad],
+                np.concatenate([part.pages for part in of_holder]),
+                np.concatenate([part.sums for part in of_holder]),
+                np.concatenate([part.sector_of for part in of_holder]),
+            )
+            for of_holder in parts
+        ]
+
+    def _tail_part(
+        self, role: Role, at: int, content: bytearray, unread: Sequence[int]
+    ) -> TailSectors:
+        """Return the sectors in *content*, those from number *at* of the tail of *role* on.
+
+        Of them, those *unread* are bad.
+        """
+        found = decode_tail(
+            content,
+            self._tail_number + at,
+            self.seeds[role],
+            self._seeds_given,
+            pages_end=len(self.memory.loaded[role]) * ENTRIES,
+        )
+        bad = sorted(at + number for number in {*unread, *found.bad})
+        return found._replace(bad=bad, sector_of=found.sector_of + at)
+
+    async def _tail_by_page(self, holder: Role, at: int, size: int) -> tuple[bytearray, list[int]]:
+        """Return the bytes of a tail from byte *at* of *holder* on, and the sectors not read."""
+        bad, content = list[int](), bytearray()
+        for page in range(0, size, PAGE_BYTES):
+            (found,) = await self.member_set.read_homes([(holder, at + page, PAGE_BYTES)])
+            if not isinstance(found, bytearray):
+                log.error("checksums cannot be read: %s", found)
+                first = page // SECTOR_BYTES
+                bad += range(first, first + SECTORS_PER_PAGE)
+                found = bytearray(PAGE_BYTES)
+            content += found
+        return content, bad
 
     def _tail_holders(self, role: Role) -> Iterator[tuple[Role, int]]:
         """Yield role and byte offset of each copy of the tail of *role*."""
@@ -421,16 +462,25 @@ class SumTables:
         """The number of the first sector of a tail, counted from the beginning of the table."""
         return self._regions.sum_table_bytes // SECTOR_BYTES
 
-    async def _read_copy(
-        self, role: Role, holder: Role, offset: int, first: int, end: int
+    async def _copy(
+        self,
+        role: Role,
+        holder: Role,
+        first: int,
+        end: int,
+        content: bytearray | MemberError | None,
     ) -> Sectors:
-        """Return the copy at *offset* of *holder*; what cannot be read is bad."""
-        at, size = offset + first * PAGE_BYTES, (end - first) * PAGE_BYTES
-        content = await self.member_set.read_home(holder, at, size)
+        """Return *holder*'s copy of pages of the table of *role*, whose bytes are *content*.
+
+        What cannot be read is bad.
+        """
         if not isinstance(content, bytearray) and end - first > 1:
+            offset = dict(self._holders(role))[holder]
+            places = [(holder, offset + at * PAGE_BYTES, PAGE_BYTES) for at in range(first, end)]
+            contents = await self.member_set.read_homes(places)
             parts = [
-                await self._read_copy(role, holder, offset, page, page + 1)
-                for page in range(first, end)
+                await self._copy(role, holder, at, at + 1, part)
+                for at, part in enumerate(contents, first)
             ]
             bad = [n * SECTORS_PER_PAGE + b for n, part in enumerate(parts) for b in part.bad]
             sums = np.concatenate([part.sums for part in parts])
@@ -438,7 +488,7 @@ class SumTables:
         if not isinstance(content, bytearray):
             log.error("checksums cannot be read: %s", content)
             return _nothing(1)._replace(bad=[*range(SECTORS_PER_PAGE)])
-        if not any(content):
+        if content == bytes(len(content)):
             return _nothing(end - first)
         found = decode_sums(content, first, self.seeds[role], self._seeds_given)
         if found.bad:
@@ -452,14 +502,17 @@ class SumTables:
         Raises NoSpaceError. A write of a table on a full host would cost its member.
         """
         if self._reserved_for != self.member_set.role_epoch:  # a new member has none yet
-            self._reserved_for, self._reserved = self.member_set.role_epoch, set()
+            self._reserved_for = self.member_set.role_epoch
+            self._reserved = [bytearray(len(reserved)) for reserved in self._reserved]
             self._reserved_tails = {}
-        for role, number in set(pages) - self._reserved:
+        for role, number in pages:
+            if self._reserved[role][number]:
+                continue
             self.member_set.reserve(
                 (holder, offset + number * PAGE_BYTES, (), PAGE_BYTES)
                 for holder, offset in self._holders(role)
             )
-            self._reserved.add((role, number))
+            self._reserved[role][number] = 1
 
     async def save(self) -> None:
         """Write the sums that changed to their members; durable after the next flush.
@@ -476,72 +529,93 @@ class SumTables:
 
     async def _save(self, *, turn: bool = False) -> None:
         """Do so; *turn*: and have all sums in the tables, durably."""
+        memory = self.memory
+        tail_bytes_max = memory.limit_bytes // (2 * len(self._tails))
         for role, tail in enumerate(self._tails):
             if not tail.sectors_max:
                 continue
-            needed = sectors_for(self._changed_pages(Role(role))) if self._changes[role] else 0
+            needed = sectors_for(self._changed_pages(Role(role))) if memory.changes[role] else 0
             is_full = not tail.has_room(needed) and tail.position > 1
-            if (tail.is_due and not tail.is_unused) or (turn and tail.tables) or is_full:
+            is_large = tail.memory_bytes > tail_bytes_max
+            due = tail.is_due and not tail.is_unused
+            if due or (turn and tail.has_sums) or is_full or is_large:
                 await self._turn(Role(role))
             tail.is_due = False
-        self.reserve(self._dirty | self._whole)
-        requests: list[MemberIO] = []
-        due, self._dirty = self._dirty | self._whole, set()
+        self.reserve(memory.unsaved | self._whole)
+        changed = memory.take_unsaved()
         whole, self._whole = self._whole, set()
         try:
-            for role in map(Role, range(self.width)):
-                numbers = {number for of_role, number in due if of_role == role}
-                if numbers:
+            with memory.holding(changed):
+                requests: list[MemberIO] = []
+                left: list[Key] = []
+                for role in map(Role, range(self.width)):
+                    numbers = {number for of_role, number in changed if of_role == role}
                     again = {number for of_role, number in whole if of_role == role}
-                    requests += self._requests(role, numbers, again, turn)
-            await self.member_set.write(requests, background=True)
+                    few = numbers - again
+                    if few and self._tails[role].sectors_max and not turn:
+                        few, of_tail = self._to_tail(role, few)
+                        requests += of_tail
+                    else:
+                        few = set()
+                    memory.changes[role] = []
+                    left += ((role, number) for number in sorted((numbers | again) - few))
+                await self._write_tables(left, requests)
         except BaseException:
-            self._dirty |= due
-            self._whole |= due
+            memory.unsaved.update(changed)
+            self._whole |= changed | whole
             raise
+        memory.look_again()
+        self.make_room()
+
+    async def _write_tables(self, keys: Sequence[Key], requests: list[MemberIO]) -> None:
+        """Write *requests*, and the pages *keys* of tables, which ascend."""
+        for at in range(0, max(1, len(keys)), _AT_ONCE):
+            part = keys[at : at + _AT_ONCE]
+            with self.memory.holding(part):
+                await self.load(part)
+                for role in sorted({role for role, _ in part}):
+                    numbers = np.array([number for of_role, number in part if of_role == role])
+                    self._count_up(role, numbers)
+                    requests += self._of_table(role, numbers)
+                await self.member_set.write(requests, background=True)
+            requests = []
+
+    def _count_up(self, role: Role, at: Pages) -> None:
+        """Give the pages *at* of the table of *role* a new generation."""
+        tail, generations = self._tails[role], self._generations[role]
+        if tail.sectors_max:
+            # Sums of these that the tail has already must not count any more.
+            generations[at] = tail.new_generation()
+        else:
+            generations[at] += np.uint32(1)
 
     def _changed_pages(self, role: Role) -> Pages:
         """Return the pages of *role* whose sums were set since the last save, in order."""
-        changes = self._changes[role]
+        changes = self.memory.changes[role]
         if len(changes) == 1 and isinstance(changes[0], np.ndarray):
             return changes[0]
         single = [change for change in changes if not isinstance(change, tuple | np.ndarray)]
         runs = [np.arange(*change) for change in changes if isinstance(change, tuple)]
         arrays = [change for change in changes if isinstance(change, np.ndarray)]
         pages: Pages = np.unique(np.concatenate([np.array(single, np.int64), *runs, *arrays]))
-        self._changes[role] = [pages]
+        self.memory.changes[role] = [pages]
         return pages
 
-    def _requests(
-        self, role: Role, numbers: set[int], again: set[int], turn: bool
-    ) -> list[MemberIO]:
-        """Return the writes that save the pages *numbers* of the table of *role*, *again* whole."""
-        tail, generations = self._tails[role], self._generations[role]
-        if not tail.sectors_max:
-            self._changes[role] = []
-            at = np.array(sorted(numbers))
-            generations[at] += np.uint32(1)
-            return self._of_table(role, at)
-        pages = self._changed_pages(role)
-        self._changes[role] = []
+    def _to_tail(self, role: Role, numbers: set[int]) -> tuple[set[int], list[MemberIO]]:
+        """Return which of the pages *numbers* of a table go to its tail, and the writes for them.
+
+        They are those of which few sums have changed, if the tail has room for all these.
+        """
+        tail, pages = self._tails[role], self._changed_pages(role)
         tables, counts = np.unique(pages // ENTRIES, return_counts=True)
-        few = {*tables[counts < _WHOLE_MIN].tolist()} & numbers - again
+        few = {*tables[counts < _WHOLE_MIN].tolist()} & numbers
+        if not few:
+            return few, []
         pages = pages[np.isin(pages // ENTRIES, np.fromiter(few, np.int64, len(few)))]
         sectors = sectors_for(pages)
-        if turn or not tail.has_room(sectors) or not self._reserve_tail(role, sectors):
-            few = set()
-        requests: list[MemberIO] = []
-        if few:
-            sums = self.values[role][pages]
-            if self._has_past:
-                sums = _with_past(sums, self._past[role][pages])
-            requests += self._of_tail(role, pages, sums)
-        if len(few) < len(numbers):
-            # Sums of these that the tail has already must not count any more.
-            at = np.array(sorted(numbers - few))
-            generations[at] = tail.new_generation()
-            requests += self._of_table(role, at)
-        return requests
+        if not tail.has_room(sectors) or not self._reserve_tail(role, sectors):
+            return set(), []
+        return few, self._of_tail(role, pages, self.memory.to_save(role, pages))
 
     def _of_table(self, role: Role, numbers: Pages) -> list[MemberIO]:
         """Return the writes of the pages *numbers*, ascending, of the table of *role*."""
@@ -549,10 +623,10 @@ class SumTables:
         generations = self._generations[role]
         cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
         for run in np.split(numbers, cuts):
-            for at in range(0, len(run), _LOADED_AT_ONCE):
-                part = run[at : at + _LOADED_AT_ONCE]
+            for at in range(0, len(run), _AT_ONCE):
+                part = run[at : at + _AT_ONCE]
                 first, seed = int(part[0]), self.seeds[role]
-                values = self._pages_to_save(role, part)
+                values = self.memory.of_tables(role, part)
                 content = encode_sums(values, first, seed, generations[part])
                 for holder, offset in self._holders(role):
                     place = offset + first * PAGE_BYTES
@@ -606,15 +680,9 @@ class SumTables:
         """
         tail = self._tails[role]
         whole = {(of_role, number) for of_role, number in self._whole if of_role == role}
-        numbers = np.array(sorted(tail.tables | {number for _, number in whole}), np.int64)
-        self.reserve((role, number) for number in numbers.tolist())
-        for at in range(0, len(numbers), _LOADED_AT_ONCE):
-            part = numbers[at : at + _LOADED_AT_ONCE]
-            for number in part.tolist():
-                await self.load(role, number, number + 1)
-            # Not before: what is loaded may have as high a one.
-            self._generations[role][part] = tail.new_generation()
-            await self.member_set.write(self._of_table(role, part), background=True)
+        numbers = sorted(tail.tables() | {number for _, number in whole})
+        self.reserve((role, number) for number in numbers)
+        await self._write_tables([(role, number) for number in numbers], [])
         await self.member_set.sync()  # before the first sector is overwritten
         self._whole -= whole
         spoilt = {0, *tail.spoilt}
@@ -623,49 +691,69 @@ class SumTables:
         requests = [request for at in sorted(spoilt) for request in self._of_tail(role, *none, at)]
         await self.member_set.write(requests, background=True)
 
-    def _pages_to_save(self, role: Role, numbers: Pages) -> Values:
-        """Return the sums in the pages *numbers* of the table of *role*, as they are saved."""
-        values = self.values[role].reshape(-1, ENTRIES)[numbers].reshape(-1)
-        if not self._has_past:
-            return values
-        return _with_past(values, self._past[role].reshape(-1, ENTRIES)[numbers].reshape(-1))
-
     async def save_all(self) -> None:
         """Have every member hold the sums as they are, because a new one must hold them, too.
 
         All that was ever saved is written: a member that returned has older sums, and a twin
         (jobs/replace.py) reads what its old member has.
         """
-        for role, table in enumerate(self.values):
-            await self.load_table(Role(role))
-            used = table.reshape(-1, ENTRIES).any(axis=1) | (self._generations[role] > 0)
-            self._whole.update((Role(role), number) for number in np.flatnonzero(used).tolist())
+        for role in map(Role, range(self.width)):
+            generations = self._generations[role]
+            for keys in self.windows(role):
+                with self.memory.holding(keys):
+                    await self.load(keys)
+                    numbers = np.array([number for _, number in keys])
+                    used = self.memory.have_sums(role, numbers) | (generations[numbers] > 0)
+                    self._whole.update((role, number) for number in numbers[used].tolist())
+                if len(self._whole) >= _AT_ONCE:
+                    await self.save()
             self._tails[role].is_due = True
         await self.save()
+
+    def windows(self, role: Role) -> Iterator[list[Key]]:
+        """Yield the pages of the table of *role*, some at a time."""
+        pages = len(self.memory.loaded[role])
+        for first in range(0, pages, _AT_ONCE):
+            yield [(role, number) for number in range(first, min(first + _AT_ONCE, pages))]
 
     # -- other roles ---------------------------------------------------------------------------
 
     async def copy_tables(self, copies: Sequence[TableCopy]) -> None:
         """Bring *copies* up to date with what was saved. Raises what their members raise."""
         for copy in copies:
-            role = copy.role
-            await self.load_table(role)
-            generations = self._generations[role]
+            role, generations = copy.role, self._generations[copy.role]
             if copy.made is None:
                 copy.made = np.zeros_like(generations)
-            due = np.flatnonzero(generations != copy.made)
-            for at in range(0, len(due), _LOADED_AT_ONCE):
-                numbers = due[at : at + _LOADED_AT_ONCE]
-                for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
-                    first, found = int(run[0]), generations[run]
-                    values = self._pages_to_save(role, run)
-                    content = [encode_sums(values, first, self.seeds[role], found)]
-                    await copy.write(copy.offset + first * PAGE_BYTES, content)
-                    copy.made[run] = found
+            for keys in self.windows(role):
+                numbers = np.array([number for _, number in keys])
+                if not self._seen[role][numbers].all():
+                    await self.load(keys)
+                due = numbers[generations[numbers] != copy.made[numbers]]
+                if len(due):
+                    await self._copy_to(copy, due)
 
-    async def load_table(self, role: Role) -> None:
-        """Have all sums of *role* in memory."""
-        await self.load(role, 0, len(self.loaded[role]))
+    async def _copy_to(self, copy: TableCopy, due: Pages) -> None:
+        """Write the pages *due* of a table to its *copy*."""
+        role, generations, made = copy.role, self._generations[copy.role], copy.made
+        assert made is not None
+        keys = [(role, number) for number in due.tolist()]
+        with self.memory.holding(keys):
+            await self.load(keys)
+            for run in np.split(due, np.flatnonzero(np.diff(due) != 1) + 1):
+                first, found = int(run[0]), generations[run]
+                values = self.memory.of_tables(role, run)
+                content = [encode_sums(values, first, self.seeds[role], found)]
+                await copy.write(copy.offset + first * PAGE_BYTES, content)
+                made[run] = found
+
+    async def keep(self, role: Role) -> Hold:
+        """Have all sums of *role* in memory, until `SumMemory.release`, and return the hold."""
+        hold = self.memory.hold(())
+        for keys in self.windows(role):
+            with self.memory.holding(keys):
+                await self.load(keys)
+                self.memory.hold_more(hold, keys)
+        return hold
 
     def save_again(self, role: Role) -> None:
         """Let the next `save` write all of the table of *role*: its places were used for others."""
@@ -676,11 +764,10 @@ class SumTables:
     def are_copied(self, copies: Sequence[TableCopy]) -> bool:
         """Return whether *copies* have all that was set, and no table is being saved or loaded."""
         return not (
-            self._dirty
+            self.memory.unsaved
             or self._whole
-            or any(tail.tables for tail in self._tails)
+            or any(tail.has_sums for tail in self._tails)
             or self._saving.locked()
-            or self._loading.locked()
             or any(
                 copy.made is None or (self._generations[copy.role] != copy.made).any()
                 for copy in copies
@@ -689,12 +776,14 @@ class SumTables:
 
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
-        """Have all sums saved, and no table read or written while the block runs."""
+        """Have all sums saved, and no table written while the block runs.
+
+        A table that is being read when others are adopted is read again.
+        """
         async with self._saving:
             if not self.member_set.read_only:
                 await self._save(turn=True)
-            async with self._loading:
-                yield
+            yield
 
     def adopt(
         self, stored: StoredSums, came_from: Sequence[int | None], regions: Regions | None
@@ -703,20 +792,15 @@ class SumTables:
         if regions is not None:
             self._regions = regions
         self._reserved_for = -1
+        self._adopted += 1
+        self._take(stored, came_from, empty=True)
         new_role = {Role(old): Role(r) for r, old in enumerate(came_from) if old is not None}
-        self._take(stored, came_from)
-        for role, old in enumerate(came_from):
-            if old is None:
-                self.loaded[role][:] = b"\1" * len(self.loaded[role])
-                self._tails[role].is_known = True
-        self._dirty = {(new_role[r], number) for r, number in self._dirty if r in new_role}
         self._whole = {(new_role[r], number) for r, number in self._whole if r in new_role}
 
     def begin_empty(self) -> None:
         """Take the tables on the members for what they are: empty. Nothing is read from them."""
-        for loaded, tail in zip(self.loaded, self._tails, strict=True):
-            loaded[:] = b"\1" * len(loaded)
-            tail.is_known = True
+        self._adopted += 1
+        self._take(self.stored, [None] * self.width, empty=True)
 
     async def heal(self) -> None:
         """Do nothing: what a cut left uneven is redone from the log, or forgotten."""

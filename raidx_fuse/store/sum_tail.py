@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from raidx_fuse.format.regions import SUMS_PER_PAGE, SUMS_PER_SECTOR
@@ -24,12 +25,14 @@ from raidx_fuse.format.sum_tail import TailSectors
 Pages = NDArray[np.int64]
 
 
-def _no_pages() -> Pages:
-    return np.zeros(0, np.int64)
+_ENTRY_BYTES = 16  # page, sum, generation
 
 
-def _no_values() -> Values:
-    return np.zeros(0, np.uint32)
+def _last(pages: Pages, sums: Values, generations: Values) -> tuple[Pages, Values, Values]:
+    """Return of each of *pages*, which ascend, the last one."""
+    last = np.ones(len(pages), np.bool_)
+    last[:-1] = pages[1:] != pages[:-1]
+    return pages[last], sums[last], generations[last]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +41,8 @@ class Tail:
 
     Attributes: *is_known* (it was read); *position* (of the next sector); *generation* (the highest
     of the tail, and of the pages of the table that are in memory, at least); *since* (sectors with
-    a lower one have nothing that counts); *tables* (the pages of the table of which it has sums);
-    *is_due* (it must turn at the next save); *spoilt* (sectors to be made empty then).
+    a lower one have nothing that counts); *is_due* (it must turn at the next save); *spoilt* (those
+    to be made empty then); *reading* (held by the task that reads it).
     """
 
     sectors_max: int
@@ -47,14 +50,11 @@ class Tail:
     position: int = 0
     generation: int = 1
     since: int = 0
-    tables: set[int] = field(default_factory=set)
     is_due: bool = False
     spoilt: list[int] = field(default_factory=list)
-    # Its sums: of ascending pages; and what came later, whose last one counts.
-    _pages: Pages = field(default_factory=_no_pages)
-    _sums: Values = field(default_factory=_no_values)
-    _generations: Values = field(default_factory=_no_values)
-    _later: list[tuple[Pages, Values, int]] = field(default_factory=list)
+    reading: trio.Lock = field(default_factory=trio.Lock)
+    # Its sums (ascending pages, sums, generations) in parts; of one page, the last part's counts.
+    _parts: list[tuple[Pages, Values, Values]] = field(default_factory=list)
 
     def take(self, copies: Sequence[TailSectors], others: Sequence[TailSectors] = ()) -> bool:
         """Take what the *copies* on the members have; return False if some of it is lost.
@@ -90,51 +90,52 @@ class Tail:
         if newest.any():
             self.generation = int(newest.max()) + 1
         order = np.lexsort((sectors, newest[sectors], pages))
-        self._keep(pages[order], sums[order], newest[sectors][order])
-        self.tables = set(np.unique(self._pages // SUMS_PER_PAGE).tolist())
+        self._parts = [_last(pages[order], sums[order], newest[sectors][order])]
         return not lost.any()
-
-    def _keep(self, pages: Pages, sums: Values, generations: Values) -> None:
-        """Keep the last one of each of *pages*, which ascend."""
-        last = np.ones(len(pages), np.bool_)
-        last[:-1] = pages[1:] != pages[:-1]
-        self._pages, self._sums, self._generations = pages[last], sums[last], generations[last]
 
     def add(self, pages: Pages, sums: Values, sectors: int) -> None:
         """Note that *sectors* more have the *sums* of *pages*, which ascend."""
         self.position += sectors
-        self.tables.update(np.unique(pages // SUMS_PER_PAGE).tolist())
-        self._later.append((pages, sums, self.generation))
+        parts = self._parts
+        parts.append((pages, sums, np.full(len(pages), self.generation, np.uint32)))
+        while len(parts) > 1 and 2 * len(parts[-1][0]) >= len(parts[-2][0]):
+            later, before = parts.pop(), parts.pop()
+            pages = np.concatenate((before[0], later[0]))
+            order = np.argsort(pages, kind="stable")
+            sums = np.concatenate((before[1], later[1]))
+            generations = np.concatenate((before[2], later[2]))
+            parts.append(_last(pages[order], sums[order], generations[order]))
+
+    def tables(self) -> set[int]:
+        """Return the pages of the table of which it has sums."""
+        return {
+            number
+            for part in self._parts
+            for number in np.unique(part[0] // SUMS_PER_PAGE).tolist()
+        }
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether there are any in it."""
+        return any(len(pages) for pages, _, _ in self._parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory its sums take."""
+        return sum(len(pages) * _ENTRY_BYTES for pages, _, _ in self._parts)
 
     def lay_over(self, sums: Values, newest: Values, first: int) -> None:
         """Lay the tail's sums over those of whole pages of the table from page *first* on.
 
         *newest* are the generations of their sectors; those with a higher one stay as they are.
         """
-        self._merge()
         begin = first * SUMS_PER_PAGE
         end = begin + len(newest) // SECTORS_PER_PAGE * SUMS_PER_PAGE
-        low, high = np.searchsorted(self._pages, (begin, end)).tolist()
-        if low == high:
-            return
-        at = self._pages[low:high] - begin
-        counts = self._generations[low:high] >= newest[at // SUMS_PER_SECTOR]
-        sums.reshape(-1)[at[counts]] = self._sums[low:high][counts]
-
-    def _merge(self) -> None:
-        if not self._later:
-            return
-        pages = np.concatenate([self._pages, *(some[0] for some in self._later)])
-        sums = np.concatenate([self._sums, *(some[1] for some in self._later)])
-        generations = np.concatenate(
-            [
-                self._generations,
-                *(np.full(len(some[0]), some[2], np.uint32) for some in self._later),
-            ]
-        )
-        self._later = []
-        order = np.argsort(pages, kind="stable")
-        self._keep(pages[order], sums[order], generations[order])
+        for pages, values, generations in self._parts:
+            low, high = np.searchsorted(pages, (begin, end)).tolist()
+            at = pages[low:high] - begin
+            counts = generations[low:high] >= newest[at // SUMS_PER_SECTOR]
+            sums.reshape(-1)[at[counts]] = values[low:high][counts]
 
     def resize(self, sectors: int) -> None:
         """Have room for so many *sectors*; nothing that counts is in those that go."""
@@ -161,6 +162,4 @@ class Tail:
     def begin_anew(self) -> None:
         """Begin again, behind an empty sector: the table has all that the tail had, durably."""
         self.since, self.position, self.is_due, self.spoilt = self.generation, 1, False, []
-        self.tables = set()
-        self._pages, self._sums, self._generations = _no_pages(), _no_values(), _no_values()
-        self._later = []
+        self._parts = []

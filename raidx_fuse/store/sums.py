@@ -42,6 +42,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -77,7 +78,8 @@ from raidx_fuse.store.io_tuples import (
     MemberRead,
 )
 from raidx_fuse.store.overlay import Overlay
-from raidx_fuse.store.sum_tables import ENTRIES, Holders, SumTables
+from raidx_fuse.store.sum_memory import ENTRIES, LOADED, USED, Key
+from raidx_fuse.store.sum_tables import Holders, SumTables
 from raidx_fuse.store.xor import Program
 
 log = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ log = logging.getLogger(__name__)
 COVERED = ENTRIES * PAGE_BYTES  # of the data, by the sums in one page of a table
 RUN_BYTES_MAX = RUN_PAGES_MAX * PAGE_BYTES
 _HEALED_MAX = 1 << 17  # pages of which it is known that they were healed
+_AT_ONCE = 64  # places that are forgotten between two loads of their tables
 _FEW = 8  # reads that are compared sooner without sorting them
 Page = tuple[Role, int]  # role, page of the data region
 Covers = Callable[[Role, int, int], bool]  # as `Overlay.covers`
@@ -230,6 +233,7 @@ class Sums:
     def __init__(self, member_set: HomePlaces, regions: Regions, stored: StoredSums) -> None:
         self.member_set = member_set
         self.tables = SumTables(member_set, regions, stored)
+        self._memory = self.tables.memory
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.suspects: set[Page] = set()
         self._found: Counter[Role] = Counter()  # misfits since the member has its role
@@ -237,6 +241,7 @@ class Sums:
         self._were_healed: set[Page] = set()
         # Of absent members, that misfit as all others give them back: with the sum that says so.
         self._refused: dict[Page, int] = {}
+        self._hold = self._memory.hold(())  # has their sums
         self._contradicted: set[Page] = set()  # that misfit as the code gave them back, so far
         self._begin = regions.data.offset
         self._end = regions.data.end
@@ -288,15 +293,40 @@ class Sums:
         return offset - self._begin >> PAGE_SHIFT, offset + size - self._begin >> PAGE_SHIFT
 
     async def load(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
-        """Have the sums of *requests* (role, byte offset, buffers, size) in memory."""
-        begin, end, tables = self._begin, self._end, self.tables
+        """Have the sums of *requests* (role, byte offset, buffers, size) in memory.
+
+        They may go again when the caller has waited for anything else (`holding`).
+        """
+        wanted, are_loaded = self._keys(requests)
+        if not are_loaded:
+            await self.tables.load(wanted)
+
+    def _keys(self, requests: Iterable[tuple[Role, int, Any, int]]) -> tuple[set[Key], bool]:
+        """Return the pages of tables with the sums of *requests*; and whether all are in memory."""
+        begin, end, width = self._begin, self._end, self.tables.width
+        of_role, are_loaded = self._memory.loaded, True
+        keys: set[Key] = set()
         for role, offset, _, size in requests:
-            if begin <= offset < end and role < tables.width:
+            if begin <= offset < end and role < width:
                 first = (offset - begin) // COVERED
                 last = (offset + max(size, 1) - 1 - begin) // COVERED
-                loaded = tables.loaded[role]
-                if not (loaded[first] and loaded[last] and last - first < 2):
-                    await tables.load(role, first, last + 1)
+                loaded = of_role[role]
+                for number in (first,) if first == last else range(first, last + 1):
+                    keys.add((role, number))
+                    if not loaded[number]:
+                        are_loaded = False
+                    elif loaded[number] == LOADED:
+                        loaded[number] = USED
+        return keys, are_loaded
+
+    @asynccontextmanager
+    async def holding(
+        self, requests: Collection[tuple[Role, int, Any, int]]
+    ) -> AsyncIterator[None]:
+        """Have the sums of *requests* in memory while the block runs."""
+        with self._memory.holding(self._keys(requests)[0]):
+            await self.load(requests)
+            yield
 
     def reserve_for(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
         """Reserve space for the sums of *requests*, which are about to be written first.
@@ -312,10 +342,15 @@ class Sums:
     # -- writing -------------------------------------------------------------------------------
 
     def is_ready(self, requests: Iterable[MemberIO]) -> bool:
-        """Return whether `note` and `note_written` can be called for *requests* now."""
+        """Return whether `note` and `note_written` can be called for *requests* now.
+
+        Not if much is unsaved already: a write that may wait saves it before.
+        """
+        if self._memory.has_many_unsaved:
+            return False
         for role, offset, _, size in requests:
             pages = self._pages(role, offset, size)
-            if pages is not None and not self.tables.are_loaded(role, *pages):
+            if pages is not None and not self._memory.are_loaded(role, *pages):
                 return False
         return True
 
@@ -330,9 +365,9 @@ class Sums:
         self._require_whole(offset, size)
         first, end = pages
         if end - first == 1 and len(buffers) == 1:
-            self.tables.put_one(role, first, self._value(role, first, buffers[0]))
+            self._memory.put_one(role, first, self._value(role, first, buffers[0]))
             return
-        self.tables.put(role, first, self._values(role, first, buffers), end - first)
+        self._memory.put(role, first, self._values(role, first, buffers), end - first)
 
     def note_written(
         self, requests: Sequence[MemberIO], written: Sequence[MemberIO | None], crcs: Values
@@ -346,7 +381,7 @@ class Sums:
         for request, first, count in zip(written, pages, counts, strict=True):
             if request is not None:
                 self._require_whole(request[1], request[3])
-                self.tables.put(request[0], first, values[at : at + count], count)
+                self._memory.put(request[0], first, values[at : at + count], count)
             at += count
 
     def _require_whole(self, offset: int, size: int) -> None:
@@ -372,7 +407,7 @@ class Sums:
         values = sums_from(np.fromiter(map(crc32c, pages), np.uint32, len(pages)), places)
         at = 0
         for (role, first, _), count in zip(runs, counts, strict=True):
-            self.tables.put(role, first, values[at : at + count], count)
+            self._memory.put(role, first, values[at : at + count], count)
             at += count
         return runs
 
@@ -390,7 +425,7 @@ class Sums:
         pages = offsets - self._begin >> PAGE_SHIFT
         contents = [write[1][0] for write in single]
         values = sums_of(contents, pages.astype(np.uint32), self.tables.seeds[role])
-        self.tables.put_at(role, pages, values)
+        self._memory.put_at(role, pages, values)
 
     async def write(
         self,
@@ -405,20 +440,39 @@ class Sums:
         They are those that are *given*, for all pages, else computed, and none for the *unverified*
         pages. If it raises, what the places hold is not known, and they have no sum.
         """
-        await self.load(requests)
-        for _, offset, _, size in requests:
-            self._require_whole(offset, size)  # before the first sum is set
+        await self.save_many()
+        hold = self._memory.hold(self._keys(requests)[0])
+        try:
+            await self.load(requests)
+            for _, offset, _, size in requests:
+                self._require_whole(offset, size)  # before the first sum is set
+            await self._write(requests, background, given, unverified)
+        finally:
+            self._memory.release(hold)
+
+    async def save_many(self) -> None:
+        """Save what is unsaved if that is much of what may be in memory. Raises as `save`."""
+        if self._memory.has_many_unsaved:
+            await self.tables.save()
+
+    async def _write(
+        self,
+        requests: Sequence[MemberIO],
+        background: bool,
+        given: Sequence[GivenSums] | None,
+        unverified: Collection[Page],
+    ) -> None:
         flight = _Flight(
             self.note_all(requests) if given is None else self._note_given(requests, given)
         )
         for role, page in unverified:
-            self.tables.put(role, page, 0, 1)
+            self._memory.put(role, page, 0, 1)
         self._flights.append(flight)
         try:
             await self.member_set.write(requests, background=background)
         except BaseException:
             for role, first, end in flight.runs:
-                self.tables.put(role, first, 0, end - first)
+                self._memory.put(role, first, 0, end - first)
             raise
         finally:
             self._flights.remove(flight)
@@ -436,22 +490,24 @@ class Sums:
         if sum(end - first for _, first, end in runs) != sum(len(one.values) for one in given):
             raise self.member_set.laws.broken(Law.WHOLE, "sums are not given for all pages")
         for role, offset, values in given:
-            self.tables.put(role, offset - self._begin >> PAGE_SHIFT, values, len(values))
+            self._memory.put(role, offset - self._begin >> PAGE_SHIFT, values, len(values))
         return runs
 
     async def forget(self, requests: Iterable[tuple[Role, int, Any, int]]) -> None:
         """Let the places of *requests* have no sum: they are not live any more."""
         requests = list(requests)
-        await self.load(requests)
-        for request in requests:
-            self.forget_now(*request)
+        for at in range(0, len(requests), _AT_ONCE):
+            part = requests[at : at + _AT_ONCE]
+            await self.load(part)
+            for request in part:
+                self.forget_now(*request)
 
     def forget_now(self, role: Role, offset: int, _buffers: Any, size: int) -> None:
         """Do as `forget` for one place, whose sums are in memory."""
         pages = self._pages(role, offset, size)
         if pages is not None:
             first, end = pages
-            self.tables.put(role, first, 0, end - first)
+            self._memory.put(role, first, 0, end - first)
             self.suspects -= {
                 page for page in self.suspects if page[0] == role and first <= page[1] < end
             }
@@ -460,19 +516,19 @@ class Sums:
         self, role: Role, kept: NDArray[np.bool_] | None = None, chunk_bytes: int = PAGE_BYTES
     ) -> None:
         """Let no page of *role* have a sum, but those of the chunks that are *kept*."""
-        await self.tables.load_table(role)
-        for number in self.tables.used(role):
-            first = number * ENTRIES
-            values, known = (
-                np.zeros(ENTRIES, np.uint32),
-                self.tables.known(role, first, first + ENTRIES),
-            )
-            if kept is not None:
-                pages = np.arange(first, first + ENTRIES)
-                chunks = np.minimum(pages * PAGE_BYTES // chunk_bytes, len(kept) - 1)
-                values = np.where(kept[chunks], known, values)
-            if (values != known).any():
-                self.tables.put(role, first, values, ENTRIES)
+        for keys in self.tables.windows(role):
+            await self.tables.load(keys)
+            numbers = np.array([number for _, number in keys])
+            for number in numbers[self._memory.have_sums(role, numbers)].tolist():
+                first = number * ENTRIES
+                known = self._memory.known(role, first, first + ENTRIES)
+                values = np.zeros(ENTRIES, np.uint32)
+                if kept is not None:
+                    pages = np.arange(first, first + ENTRIES)
+                    chunks = np.minimum(pages * PAGE_BYTES // chunk_bytes, len(kept) - 1)
+                    values = np.where(kept[chunks], known, values)
+                if (values != known).any():
+                    self._memory.put(role, first, values, ENTRIES)
 
     async def forget_stripes(self, layout: Layout, ranges: Iterable[range]) -> None:
         """Let the cells of stripes have no sum: a crash came while they were written.
@@ -485,12 +541,12 @@ class Sums:
             for at in range(stripes.start, stripes.stop, ENTRIES):
                 numbers = np.arange(at, min(stripes.stop, at + ENTRIES), dtype=np.int64)
                 async for role, found in self._cells_of(layout, numbers):
-                    self.tables.begin_past(role, found)
+                    self._memory.begin_past(role, found)
 
     async def forget_past(self, layout: Layout, stripes: Sequence[int]) -> None:
         """Forget what the sums of *stripes* were before a crash: their resync has ended."""
         async for role, found in self._cells_of(layout, np.array(stripes, np.int64)):
-            self.tables.end_past(role, found)
+            self._memory.end_past(role, found)
 
     async def _cells_of(
         self, layout: Layout, stripes: NDArray[np.int64]
@@ -504,9 +560,10 @@ class Sums:
                 if not 0 <= role < self.tables.width:
                     continue
                 places = chunks[roles == role]
-                first, end = int(places.min()) * pages, (int(places.max()) + 1) * pages
-                await self.tables.load(Role(role), first // ENTRIES, -(-end // ENTRIES))
-                yield Role(role), (places[:, None] * pages + inner).ravel()
+                found = (places[:, None] * pages + inner).ravel()
+                numbers = np.unique(found // ENTRIES).tolist()
+                await self.tables.load((Role(role), number) for number in numbers)
+                yield Role(role), found
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -514,10 +571,14 @@ class Sums:
         """Return whether bytes that were read in this step fit; False if it cannot be told now."""
         if size != PAGE_BYTES or offset & PAGE_MASK:
             return self.fit_now(((role, offset, buffers, size),))
-        page, tables = offset - self._begin >> PAGE_SHIFT, self.tables
-        if not tables.loaded[role][page // ENTRIES]:
-            return False
-        known = tables.views[role][page]
+        page, tables, memory = offset - self._begin >> PAGE_SHIFT, self.tables, self._memory
+        loaded, number = memory.loaded[role], page // ENTRIES
+        if loaded[number] != USED:
+            if not loaded[number]:
+                return False
+            if loaded[number] == LOADED:
+                loaded[number] = USED
+        known = memory.views[role][page]
         return not known or known == sum_of(buffers[0], page, tables.seeds[role])
 
     def fit_now(self, reads: Sequence[MemberIO]) -> bool:
@@ -536,12 +597,12 @@ class Sums:
             first = offset - self._begin >> PAGE_SHIFT
             count = size >> PAGE_SHIFT
             left -= count
-            loaded = self.tables.loaded[role]
+            loaded = self._memory.loaded[role]
             if left < 0 or not (
                 loaded[first // ENTRIES] and loaded[(first + count - 1) // ENTRIES]
             ):
                 return False
-            known.append(self.tables.known(role, first, first + count))
+            known.append(self._memory.known(role, first, first + count))
             firsts.append(first)
             counts.append(count)
             seeds.append(self.tables.seeds[role])
@@ -558,7 +619,7 @@ class Sums:
         self, role: Role, first: int, end: int, buffers: Sequence[ReadBuffer]
     ) -> list[int]:
         """Return which of the pages *first* .. *end* - 1 of *role*, in *buffers*, do not fit."""
-        known = self.tables.known(role, first, end)
+        known = self._memory.known(role, first, end)
         if not known.any():
             return []
         wrong = (self._values(role, first, buffers) != known) & (known != 0)
@@ -577,13 +638,13 @@ class Sums:
         The sum is in memory (`load`).
         """
         page = offset - self._begin >> PAGE_SHIFT
-        known = self.tables.known_one(role, page)
+        known = self._memory.known_one(role, page)
         return not known or known == self._value(role, page, content)
 
     def replace(self, role: Role, offset: int, content: ReadBuffer) -> None:
         """Let *content*, which is right, be what the sum of its page says: the sum was wrong."""
         page = offset - self._begin >> PAGE_SHIFT
-        self.tables.put(role, page, self._value(role, page, content), 1)
+        self._memory.put(role, page, self._value(role, page, content), 1)
         self.suspects.discard((role, page))
         self.wrong_sums += 1
 
@@ -629,7 +690,6 @@ class Sums:
         member_set = self.member_set
         wide = [self._widened(request) for request in requests]
         role_epoch = member_set.role_epoch
-        await self.load(wide)
         done = False
         while not done:
             if role_epoch != member_set.role_epoch:
@@ -672,6 +732,7 @@ class Sums:
         """
         if not reads or (len(reads) <= _FEW and self.fit_now(reads)):
             return True
+        await self.load(reads)
         found = [page for page in self._wrong(reads) if not covers(*page[:2], page[1] + PAGE_BYTES)]
         if not found:
             return True
@@ -714,7 +775,7 @@ class Sums:
             pages = offsets - begin >> PAGE_SHIFT
             contents = [read[2][0] for read in of_role]
             values = sums_of(contents, pages.astype(np.uint32), self.tables.seeds[role])
-            known = self.tables.known_at(role, pages)
+            known = self._memory.known_at(role, pages)
             wrong = np.flatnonzero((values != known) & (known != 0)).tolist()
             found += [(role, of_role[at][1], memoryview(contents[at])) for at in wrong]
         for batch in _batches(runs):
@@ -734,12 +795,13 @@ class Sums:
         """
         member_set = self.member_set
         page = offset - self._begin >> PAGE_SHIFT
+        place = [(role, offset, (), PAGE_BYTES)]
         while True:
-            await self.load([(role, offset, (), PAGE_BYTES)])
             await self._landed(role, page)
-            before = self.tables.known_one(role, page)
-            content = await member_set.read_home(role, offset, PAGE_BYTES)
-            known = self.tables.known_one(role, page)
+            async with self.holding(place):
+                before = self._memory.known_one(role, page)
+                content = await member_set.read_home(role, offset, PAGE_BYTES)
+                known = self._memory.known_one(role, page)
             if known != before or self._is_flying(role, page):
                 continue
             if not isinstance(content, bytearray):
@@ -790,9 +852,13 @@ class Sums:
             log.error("role %d: what gives byte %d back contradicts its checksum", role, offset)
 
     def note_refused(self, role: Role, offset: int) -> None:
-        """Note that the page at *offset* of the absent *role* misfits, however it is given back."""
+        """Note that the page at *offset* of the absent *role* misfits, however it is given back.
+
+        Its sum is in memory, and stays there.
+        """
         page = self.page_at(role, offset)
-        self._refused[page] = self.tables.views[role][page[1]]
+        self._refused[page] = self._memory.known_one(*page)
+        self._memory.hold_more(self._hold, [(role, page[1] // ENTRIES)])
 
     def accept(self, role: Role, offset: int, size: int, wrong: Collection[int] = ()) -> None:
         """Note that what gives a range of *role* back fits, but for the pages at bytes *wrong*."""
@@ -802,12 +868,15 @@ class Sums:
 
     def refused_places(self) -> list[tuple[Role, int]]:
         """Return the pages (role, byte offset) that were refused, and not written since."""
-        readable, views = self.member_set.readable, self.tables.views
+        readable = self.member_set.readable
         self._refused = {
             (role, page): known
             for (role, page), known in self._refused.items()
-            if readable[role] is None and views[role][page] == known
+            if readable[role] is None and self._memory.known_one(role, page) == known
         }
+        if not self._refused:
+            self._memory.release(self._hold)
+            self._hold = self._memory.hold(())
         return [(role, self._begin + page * PAGE_BYTES) for role, page in self._refused]
 
     def note_unverified(self, pages: int) -> None:
@@ -821,23 +890,23 @@ class Sums:
         pages = self._pages(role, offset, size)
         if pages is None:
             return 0
-        return int(pages[1] - pages[0] - np.count_nonzero(self.tables.known(role, *pages)))
+        return int(pages[1] - pages[0] - np.count_nonzero(self._memory.known(role, *pages)))
 
     def lacks(self, role: Role, offset: int, size: int) -> bool:
         """Return whether a page of a range, whose sums are in memory, has none."""
         pages = self._pages(role, offset, size)
-        return pages is not None and not self.tables.known(role, *pages).all()
+        return pages is not None and not self._memory.known(role, *pages).all()
 
     def crcs(self, role: Role, offset: int, size: int) -> tuple[Values, NDArray[np.bool_]] | None:
         """Return the CRCs that a range of pages has by its sums, and which of them are known.
 
         They are XORed with that of a page of zeros, so that pages whose XOR is zero have CRCs whose
-        XOR is zero. None if the range is not of the data. The sums are in memory.
+        XOR is zero. None if the range is not of the data, or its sums are not in memory.
         """
         pages = self._pages(role, offset, size)
-        if pages is None:
+        if pages is None or not self._memory.are_loaded(role, *pages):
             return None
-        known = self.tables.known(role, *pages)
+        known = self._memory.known(role, *pages)
         crcs = known ^ places_of((pages[0],), (self.tables.seeds[role],), (len(known),))
         crcs ^= ZEROS_CRC
         return crcs, known > 1  # 1 stands for two CRCs
@@ -851,12 +920,12 @@ class Sums:
 
     def has(self, role: Role, offset: int) -> bool:
         """Return whether the page at *offset* of *role*, whose sum is in memory, has one."""
-        return bool(self.tables.known_one(role, offset - self._begin >> PAGE_SHIFT))
+        return bool(self._memory.known_one(role, offset - self._begin >> PAGE_SHIFT))
 
     def known(self, role: Role, offset: int, size: int) -> Values:
         """Return the sums of a range, which are in memory; 0: none."""
         pages = self._pages(role, offset, size)
-        return np.zeros(0, np.uint32) if pages is None else self.tables.known(role, *pages)
+        return np.zeros(0, np.uint32) if pages is None else self._memory.known(role, *pages)
 
     def past(self, role: Role, offset: int, size: int) -> Values:
         """Return the sums of a range before the crash whose resync is due; 0: none, or another one.
@@ -866,8 +935,8 @@ class Sums:
         pages = self._pages(role, offset, size)
         if pages is None:
             return np.zeros(0, np.uint32)
-        known = self.tables.known(role, *pages)
-        return np.where(known == 0, self.tables.past(role, *pages), np.uint32(0))
+        known = self._memory.known(role, *pages)
+        return np.where(known == 0, self._memory.past(role, *pages), np.uint32(0))
 
     def values(self, role: Role, offset: int, content: ReadBuffer) -> Values:
         """Return the sums that *content*, whole pages at *offset* of *role*, would have."""
@@ -882,7 +951,7 @@ class Sums:
         if pages is None:
             return 0
         first, end = pages
-        table = self.tables.known(role, first, end)
+        table = self._memory.known(role, first, end)
         empty = table == 0
         for of_role, begun, stop in (run for flight in self._flights for run in flight.runs):
             # It may have failed on the way, and have no sum for that.
@@ -891,6 +960,6 @@ class Sums:
         if not empty.any():
             return 0
         values = self._values(role, first, [content])
-        others = int((empty & (values != self.tables.past(role, first, end))).sum())
-        self.tables.put(role, first, np.where(empty, values, table), end - first)
+        others = int((empty & (values != self._memory.past(role, first, end))).sum())
+        self._memory.put(role, first, np.where(empty, values, table), end - first)
         return others

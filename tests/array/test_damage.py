@@ -168,7 +168,9 @@ async def test_a_page_of_a_lost_member_that_contradicts_its_sum_is_listed() -> N
         sums = array.member_set.sums
         assert sums is not None
         await sums.load([(role, begin, (), PAGE)])
-        sums.tables.views[role][sums.page_at(role, begin)[1]] = 0  # as if its table were lost
+        sums.tables.memory.views[role][sums.page_at(role, begin)[1]] = (
+            0  # as if its table were lost
+        )
         rot_at(members[role], begin + 9)
         assert await listed(array, content) == [(5 * CHUNK, PAGE, "misfits")]
         await trio.sleep(5)

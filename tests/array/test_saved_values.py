@@ -52,6 +52,8 @@ TEXTS = {
     "tuner.idle_s": ["0.25"],
     "scrub_each_s": ["0", "604800"],
     "sums": ["on", "off"],
+    "sums.cache": ["auto", "0", "64MiB"],
+    "spares.shared": ["on", "off"],
     "bpu.t_light": ["auto", "1us", "0.00001"],
     "bpu.t_heavy": ["auto", "3600"],
     "bpu.t_pre": ["auto", "0", "255"],

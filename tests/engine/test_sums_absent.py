@@ -35,7 +35,7 @@ def forget(array: Array, stripe: int, cell: int, page: int = 0) -> tuple[Role, i
     assert sums is not None
     role, begin = array.context.position(Stripe(stripe), CellIndex(cell))
     at = begin + page * PAGE
-    sums.tables.views[role][sums.page_at(role, at)[1]] = 0
+    sums.tables.memory.views[role][sums.page_at(role, at)[1]] = 0
     return role, at
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 import trio.lowlevel
@@ -32,6 +34,7 @@ from raidx_fuse.pool.array_volumes import ArrayVolumes
 from raidx_fuse.pool.transfer import with_record
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO
 from raidx_fuse.store.queue import FLUSH, CountdownLatch, Operation
+from raidx_fuse.store.sum_memory import ENTRIES, SumMemory
 from raidx_fuse.store.sums import Sums
 from tests.support import two_arrays
 from tests.support.arrays import jobs_ended
@@ -275,6 +278,28 @@ async def write_a_part_of_a_page_with_checksums(rig: SpyRig, _patch: Patch) -> N
     request = (Role(1), at + 512, [bytes(512)], 512)
     await refused(Law.WHOLE, sums.write([request], background=False))
     assert await member_set.read_home(Role(1), at, PAGE_BYTES) == before
+
+
+@breaks(Law.LOADED)
+async def ask_for_a_checksum_that_is_not_in_memory(rig: SpyRig, _patch: Patch) -> None:
+    memory = SumMemory(rig.array.member_set.laws)
+    memory.take([None], 3)
+    role, pages = Role(0), np.arange(ENTRIES - 1, ENTRIES + 1)
+    memory.bring(role, 0, np.ones(ENTRIES, np.uint32))
+    assert memory.known_one(role, 0) == 1
+    for ask in (
+        partial(memory.known, role, ENTRIES - 1, ENTRIES + 1),
+        partial(memory.known_at, role, pages),
+        partial(memory.known_one, role, ENTRIES),
+        partial(memory.put_one, role, ENTRIES, 1),
+        partial(memory.put, role, 0, 1, 3 * ENTRIES),
+        partial(memory.put_at, role, pages, np.ones(2, np.uint32)),
+        partial(memory.begin_past, role, pages),
+        partial(memory.have_sums, role, np.arange(2)),
+    ):
+        with pytest.raises(LawError, match=Law.LOADED.value):
+            ask()
+    assert memory.changes == [[]]
 
 
 @breaks(Law.READ_ONLY)

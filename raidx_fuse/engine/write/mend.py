@@ -229,6 +229,7 @@ class Mender:
             # Else the same bit may have flipped in both, and shows in neither.
             if same and await are_known(self.context, sums, stripe, terms, at):
                 log.error("the checksum of a page was wrong, its bytes are right: %s", where)
+                await sums.load([(role, begin + at, (), PAGE_BYTES)])
                 sums.replace(role, begin + at, content.data)
                 member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
             else:
@@ -298,6 +299,7 @@ class Mender:
             contents[output.cell] = np.zeros(PAGE_BYTES, np.uint8)
             combine(contents[output.cell], [pages[cell] for cell in output.old])
             role, begin = context.position(stripe, output.cell)
+            await sums.load([(role, begin + at, (), PAGE_BYTES)])
             if not sums.fits(role, begin + at, contents[output.cell].data):
                 return {}
         for output in plan.outputs:
@@ -309,6 +311,7 @@ class Mender:
             if sums.is_suspect(role, begin + at):
                 where = context.where(stripe, (needed[0],))
                 log.error("the checksum of a page was wrong, its bytes are right: %s", where)
+                await sums.load([(role, begin + at, (), PAGE_BYTES)])
                 sums.replace(role, begin + at, believed[needed[0]].data)
                 context.member_set.unreadable.discard(role, (begin + at) // PAGE_BYTES)
         return contents

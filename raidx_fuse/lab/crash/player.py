@@ -407,6 +407,7 @@ class Player(VolumePlayer):
                 self.parts = Parts([span for span in spans if span[1]])
             self.history = History(self.seed, self.parts.sectors, self.timeline)
             await self.array.set("journal", self.cell.journal)
+            await self._keep_few_sums(self.array)
             for _ in range(writes):
                 await self.write(*self.place("many"))
             flush = self.history.begin_flush("prepare", self.event)
@@ -487,6 +488,12 @@ class Player(VolumePlayer):
                 break_order(volumes.array, "")
             if volumes.array.get("journal") != self.cell.journal:
                 await volumes.array.set("journal", self.cell.journal)
+            await self._keep_few_sums(volumes.array)
+
+    async def _keep_few_sums(self, array: Array) -> None:
+        """Let *array*, in a third of the workloads, have no sums in memory but those in use."""
+        if self.cell.sums and self.seed % 3 == 0 and array.get("sums.cache"):
+            await array.set("sums.cache", "0")
 
     async def close(self) -> None:
         """Close the arrays cleanly; all writes are durable afterwards."""

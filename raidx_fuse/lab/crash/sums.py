@@ -102,7 +102,7 @@ async def check_vacant(array: Array) -> None:
                 live[role] += size // PAGE_BYTES - sums.lacking(role, begin, size)
     pages = data.length // PAGE_BYTES
     for role in map(Role, range(member_set.config.width)):
-        await sums.tables.load_table(role)
+        await sums.load([(role, data.offset, (), pages * PAGE_BYTES)])
         found = pages - sums.lacking(role, data.offset, pages * PAGE_BYTES)
         if found > live[role]:
             raise ViolationError(f"role {role}: {found - live[role]} pages of nothing have sums")
@@ -112,8 +112,8 @@ async def _check_page(array: Array, stripe: Stripe, role: Role, at: int, *, comp
     member_set, sums = array.member_set, array.member_set.sums
     assert sums is not None
     begun = array.context.layout, member_set.role_epoch
-    await sums.load([(role, at, (), PAGE_BYTES)])
     found = await member_set.read_home(role, at, PAGE_BYTES)
+    await sums.load([(role, at, (), PAGE_BYTES)])
     if not isinstance(found, bytearray) or begun != (array.context.layout, member_set.role_epoch):
         return  # it cannot be read, or is another page by now
     what = ""

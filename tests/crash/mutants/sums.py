@@ -6,9 +6,11 @@ from tests.crash.mutants.mutant import Mutant
 
 SUMS = "raidx_fuse/store/sums.py"
 TABLES = "raidx_fuse/store/sum_tables.py"
+MEMORY = "raidx_fuse/store/sum_memory.py"
 MEND = "raidx_fuse/engine/write/mend.py"
 TESTS = ("tests/engine/test_sums_doubted.py", "tests/engine/test_sums.py")
 TAIL_TESTS = ("tests/engine/test_sum_tail.py",)
+CACHE_TESTS = ("tests/engine/test_sums_cache.py",)
 LOGGED = ("raid5+sums:partial:writes", "raid1+sums:full:writes", "raid0+sums:full:writes")
 PAST = ("raid0+sums:partial:writes", "raid5+sums:none:writes", "raid5+sums:partial:streams")
 BESIDE = ("raid0+sums:none:beside", "raid5+sums:none:beside", "raid1+sums:none:beside")
@@ -91,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "tables-do-not-follow-their-roles",
-        TABLES,
+        MEMORY,
         "            if old is not None and len(loaded[old]) == pages:\n",
         "            if old is not None and len(loaded[old]) == pages:\n"
         "                old = len(self.views)\n",
@@ -203,9 +205,9 @@ MUTANTS = (
     ),
     Mutant(
         "sums-of-marked-regions-saved-as-none",
-        TABLES,
-        "    kept: Values = np.where(values == 0, past, values)\n",
-        "    kept: Values = values\n",
+        MEMORY,
+        "        kept: Values = np.where(values == 0, self._past[role][pages], values)\n",
+        "        kept: Values = values\n",
         "a second crash, before the resync, takes what rotted beside the first for right",
         OFF,
         TESTS,
@@ -276,8 +278,8 @@ MUTANTS = (
     Mutant(
         "new-member-without-sums",
         TABLES,
-        "np.flatnonzero(used).tolist())\n            self._tails[role].is_due = True\n",
-        "np.flatnonzero(used).tolist()[:0])\n",
+        "for number in numbers[used].tolist())\n",
+        "for number in numbers[:0].tolist())\n",
         "there is one copy less than the layout can lose members",
         REPLACED,
         TESTS,
@@ -285,7 +287,7 @@ MUTANTS = (
     Mutant(
         "tables-take-room-unasked",
         TABLES,
-        "        self.reserve(self._dirty | self._whole)\n",
+        "        self.reserve(memory.unsaved | self._whole)\n",
         "",
         "a table that is saved on a full host costs its member",
         FULL,
@@ -542,5 +544,50 @@ MUTANTS = (
         "there is one copy less than the layout can lose members",
         MOVED,
         ("tests/jobs/test_rebundle.py",),
+    ),
+    Mutant(
+        "unsaved-sums-leave-memory",
+        MEMORY,
+        "        if group in self._held or not self.unsaved.isdisjoint(there):\n",
+        "        if group in self._held:\n",
+        "what was written since the last save is compared with older sums, or has none",
+        (*LOGGED, *PAST),
+        CACHE_TESTS,
+    ),
+    Mutant(
+        "sums-that-a-task-needs-leave-memory",
+        MEMORY,
+        "        if group in self._held or not self.unsaved.isdisjoint(there):\n",
+        "        if not self.unsaved.isdisjoint(there):\n",
+        "a sum is asked for that is not in memory",
+        (*ABSENT, *LOGGED),
+        CACHE_TESTS,
+    ),
+    Mutant(
+        "sums-of-before-a-crash-leave-memory",
+        MEMORY,
+        "        if self.has_past and self._past[role][part].any():\n            return False\n",
+        "",
+        "a write that a cut has left half done is taken for rot",
+        OFF,
+        CACHE_TESTS,
+    ),
+    Mutant(
+        "sums-without-a-copy-leave-memory",
+        MEMORY,
+        "            if not (has_copy(group[0]) and self._may_go(group)):\n",
+        "            if not self._may_go(group):\n",
+        "pages are not verified any more",
+        LEFT,
+        CACHE_TESTS,
+    ),
+    Mutant(
+        "sums-read-while-others-were-set",
+        TABLES,
+        "        self._arriving |= dict.fromkeys(taken, done)\n",
+        "        self._arriving |= dict.fromkeys(keys, done)\n        taken = [*keys]\n",
+        "older sums come to memory over those that were set, saved and gone meanwhile",
+        LOGGED,
+        CACHE_TESTS,
     ),
 )
