@@ -1049,6 +1049,13 @@ class Repaired(TypedDict):
     dry_run: bool
 
 
+class StaysOnline(TypedDict):
+    """What `raidx online` says of a member that is in use already."""
+
+    member: str
+    changed: bool
+
+
 class ClearedMember(TypedDict):
     """A member, and the counts of it that were forgotten."""
 

@@ -96,7 +96,10 @@ DOCUMENTS = {
         *_JOINING,
     ),
     "rename": (Shape(documents.Renamed),),
-    "online": (Shape(documents.Replacement), Shape(documents.ReplacePlan)),
+    "online": (
+        *(Shape(documents.Replacement), Shape(documents.ReplacePlan)),
+        Shape(documents.StaysOnline),
+    ),
     "replace-disk": (Shape(documents.Replacement), Shape(documents.ReplacePlan)),
     "replay": (Shape(answers.Replayed),),
     "reshape": (Shape(documents.Reshaping), Shape(documents.ReshapePlan)),
