@@ -42,7 +42,8 @@ TO_BUILD = {"setuptools"}  # needed here, not in the package
 MAJOR, MINOR = sys.version_info[:2]
 DEPENDS = (f"python3 (>= {MAJOR}.{MINOR}~)", f"python3 (<< {MAJOR}.{MINOR + 1})", "fuse3")
 DOCUMENTS = (  # from the tree, to the same places below usr/share/doc/raidx: links stay valid
-    *("README.md", "cli/MANUAL.md", "cli/watch.svg", "raidx_fuse/*.md", "bench/README.md"),
+    *("README.md", "cli/MANUAL.md", "cli/watch.svg", "raidx_fuse/*.md"),
+    *("raidx_fuse/*.svg", "bench/README.md"),
     *(
         "examples/*.md",
         "examples/*.yml",

@@ -1,4 +1,4 @@
-"""Virtual disks over unlike members. What a program uses is here:
+"""Virtual disks over unlike members. What a program uses is here::
 
     import trio
     from raidx_fuse import create_array, open_array, open_member, run_virtually

@@ -30,6 +30,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raidx_fuse", "layouts", "c
 DATA_FILES = {
     "raidx_fuse/py.typed",
     "raidx_fuse/__init__.pyi",
+    "raidx_fuse/architecture.svg",
     "raidx_fuse/ARCHITECTURE.md",
     "raidx_fuse/CHANGELOG.md",
     "raidx_fuse/FORMAT.md",
