@@ -633,8 +633,16 @@ class Experiment(Measured):
     balance: NotRequired[Balancing]
 
 
+class UnfinishedExperiment(Measured):
+    name: str
+
+
 class Experiments(TypedDict):
+    """*interrupted*: after ^C; then *experiments* are those that had ended."""
+
     experiments: list[Experiment]
+    interrupted: NotRequired[bool]
+    unfinished: NotRequired[UnfinishedExperiment]
 
 
 # -- others --------------------------------------------------------------------------------------

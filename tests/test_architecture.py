@@ -175,6 +175,7 @@ CLOCKS = {
     ("client", "sleep"),  # between two looks at an array that is waited for
     ("client", "monotonic"),  # has the program waited for long enough?
     ("cli.commands.events", "sleep"),  # between two looks at the events
+    ("cli.commands.experiments", "monotonic"),  # how long the user waits for an experiment
     ("cli.progress", "sleep"),  # between two looks at a job
     ("cli.progress", "monotonic"),  # has the user waited for long enough?
     ("lab.crash.__main__", "monotonic"),  # how long a campaign took

@@ -9,9 +9,10 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from math import floor, log10
+from dataclasses import dataclass, field, replace
+from math import floor, inf, log10
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,7 @@ from raidx_fuse.lab.experiments.results import (
     write_records,
     write_rows,
 )
+from raidx_fuse.lab.experiments.simulate import Experiment, PoolExperiment
 from raidx_fuse.lab.experiments.spec import (
     SweepRun,
     compute_run,
@@ -73,6 +75,7 @@ LOOK_S = 0.2
 LINE_S = 10.0  # without a terminal: a line each time
 SECTIONS = 10
 COUNTERS = ("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads")
+EXIT_INTERRUPTED = 130
 EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a faulty member
 
 
@@ -123,7 +126,10 @@ def simulate(
     errors. Results do not depend on the number of workers, and lost workers' runs are done again.
 
     --out and --requests write Parquet if the file ends in .parquet, which needs the extra: pip
-    install 'raidx-fuse[parquet]'. Each row has the version, the file, its hash and the seed.
+    install 'raidx-fuse[parquet]'. Each row of figures has the version, the file, its hash and the
+    seed; a table of requests has them once, in lines before it that begin with #.
+
+    ^C ends the experiments: the runs that have ended are shown and written, with exit status 130.
     """
     for path in (out_path, requests_path):
         if path is not None:
@@ -133,15 +139,26 @@ def simulate(
     runs = [replace(run, records=requests_path is not None) for run in runs]
     screen = console(stderr=True)
     is_sweep = bool(sweeps) or repeat > 1
-    if is_sweep or workers > 1 or scheduler is not None:
-        results = []
-        counter = Text(f"0 of {plural(len(runs), 'run')}")
-        with quiet_engine(), screen.status(counter) if redraws(screen) else nullcontext():
-            for result in compute(compute_quietly, runs, workers=workers, scheduler=scheduler):
-                results.append(result)
-                counter.plain = f"{len(results)} of {plural(len(runs), 'run')}"
-    else:
-        results = [_run_here(run, screen) for run in runs]
+    results: list[Figures] = []
+    here = SoFar("", Recorder())
+    is_interrupted = False
+    try:
+        if is_sweep or workers > 1 or scheduler is not None:
+            progress = screen.status(RunsSoFar(results, len(runs)))
+            with quiet_engine(), progress if redraws(screen) else nullcontext():
+                for result in compute(compute_quietly, runs, workers=workers, scheduler=scheduler):
+                    results.append(result)
+        else:
+            for run in runs:
+                here = SoFar.of(experiment_of(run))
+                results.append(_run_here(run, here, screen))
+                here = SoFar("", Recorder())
+    except KeyboardInterrupt:
+        is_interrupted = True
+    if not results:
+        answer: Figures = {"experiments": [], "interrupted": True, **here.unfinished()}
+        out.emit(answer, here.line())
+        return EXIT_INTERRUPTED
     if requests_path is not None:
         write_records(requests_path, results)
         for result in results:
@@ -150,10 +167,17 @@ def simulate(
         write_rows(out_path, csv_rows(results), results)
     if plot_path is not None:
         draw_results(results, plot_path)
-    answer: Figures = {"experiments": results}
+    answer = {"experiments": results}
     if is_sweep:
         answer["points"] = points(results)
-    out.emit(answer, sweep_page(answer["points"]) if is_sweep else _comparison_page(results))
+    page = sweep_page(answer["points"]) if is_sweep else _comparison_page(results)
+    if is_interrupted:
+        answer |= {"interrupted": True, **here.unfinished()}
+        done = f"interrupted: {len(results)} of {plural(len(runs), 'run')} had ended"
+        page = Group(page, Text(done), *([Text(here.line())] if len(here.recorder) else []))
+    out.emit(answer, page)
+    if is_interrupted:
+        return EXIT_INTERRUPTED
     return EXIT_WRONG if any(result.get("wrong") for result in results) else 0
 
 
@@ -163,12 +187,16 @@ def compute_quietly(run: SweepRun) -> Figures:
         return compute_run(run)
 
 
-def _run_here(run: SweepRun, screen: Console) -> Figures:
-    """Carry out *run* in this process, with a progress line."""
-    recorder, experiment = Recorder(), experiment_of(run)
-    progress = screen.status(SoFar(experiment.name, recorder))
+def _run_here(run: SweepRun, here: SoFar, screen: Console) -> Figures:
+    """Carry out *run* in this process, with a progress line. Raises KeyboardInterrupt."""
+    progress = screen.status(here)
     with quiet_engine(), progress if redraws(screen) else nullcontext():
-        return compute_run(run, recorder)
+        try:
+            return compute_run(run, here.recorder)
+        except BaseExceptionGroup as group:
+            if group.subgroup(KeyboardInterrupt) is None:
+                raise
+            raise KeyboardInterrupt from None
 
 
 def sweep_page(made: list[Figures]) -> RenderableType:
@@ -195,10 +223,62 @@ class SoFar:
 
     name: str
     recorder: Recorder
+    requests: int | None = None
+    seconds: float | None = None
+    begin_s: float = field(default_factory=monotonic)
+
+    @classmethod
+    def of(cls, experiment: Experiment | PoolExperiment) -> SoFar:
+        """Return the line of *experiment*, which is about to begin."""
+        if isinstance(experiment, PoolExperiment):
+            return cls(experiment.name, Recorder())
+        return cls(experiment.name, Recorder(), experiment.requests, experiment.seconds)
 
     def __rich__(self) -> Text:
         count, end_s = plural(len(self.recorder), "request"), self.recorder.end_s
-        return Text(f"{self.name}: {count}, {duration(end_s)} of its own time")
+        share = max(len(self.recorder) / (self.requests or inf), end_s / (self.seconds or inf))
+        return Text(
+            f"{self.name}: {count}, {duration(end_s)} of its own time{to_go(share, self.begin_s)}"
+        )
+
+    def unfinished(self) -> Figures:
+        """Return what is known of an experiment that was interrupted, for the document."""
+        if not len(self.recorder):
+            return {}
+        return {"unfinished": {"name": self.name, **self.recorder.summary()}}
+
+    def line(self) -> str:
+        """Return the same as a line."""
+        if not len(self.recorder):
+            return "interrupted before the first request had ended"
+        figures = self.recorder.summary()
+        response = figures["response_ms"]
+        shown = ", ".join(f"{name} {response[name]:.3f}" for name in ("mean", "p95", "p99"))
+        return f"{self.name}, interrupted after {figures['requests']} requests: {shown} ms"
+
+
+@dataclass(frozen=True)
+class RunsSoFar:
+    """A progress line for a sweep, computed at each redraw."""
+
+    results: list[Figures]
+    runs: int
+    begin_s: float = field(default_factory=monotonic)
+
+    def __rich__(self) -> Text:
+        done = len(self.results)
+        return Text(f"{done} of {plural(self.runs, 'run')}{to_go(done / self.runs, self.begin_s)}")
+
+
+def to_go(share: float, begin_s: float) -> str:
+    """Return how long it takes from now, if *share* was done since *begin_s*; "" if unknown.
+
+    >>> to_go(0.0, monotonic()), to_go(0.5, monotonic() - 59.5)
+    ('', ', 00:01:00 to go')
+    """
+    if share <= 0:
+        return ""
+    return f", {duration((monotonic() - begin_s) * (1 - min(share, 1.0)) / share)} to go"
 
 
 @contextmanager

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +36,7 @@ rate = 50
 [report]
 section = 0.5
 """
+STARTED_CPU_S = 5.0  # the start of the program takes less, on slow machines, too
 SWEEP = ("--sweep", "array.layout=raid5,raid0", "--json")
 
 
@@ -47,7 +54,7 @@ def raidx(*words: str | Path, status: int = 0) -> str:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def read_parquet(path: Path) -> tuple[list[dict[str, Any]], Any]:
@@ -70,8 +77,14 @@ def test_both_kinds_of_files_say_the_same_and_where_it_comes_from(folder: Path) 
         assert [{k: text(v) for k, v in row.items()} for row in typed] == rows
         assert [run["array.layout"] for run in origin] == ["raid5", "raid0"]
         assert {(run["version"], run["seed"]) for run in origin} == {(VERSION, 5)}
-        assert all(len(row["spec_sha256"]) == 64 and row["array.layout"] for row in rows)
+        assert all(row["array.layout"] for row in rows)
+    assert all(len(row["spec_sha256"]) == 64 for row in read_csv(files[0]))
+    begin = files[1].read_text().splitlines()[:3]
+    said = f"version {VERSION}, spec {folder}/small.toml, spec_sha256 "
+    assert all(line.startswith(f"# run {run}: {said}") for run, line in enumerate(begin[:2]))
+    assert begin[2].startswith("run,experiment,array.layout,at_s,")
     every = read_csv(files[1])
+    assert [row["run"] for row in every] == ["0"] * 40 + ["1"] * 40
     assert len(every) == 80
     assert "records" not in answer["experiments"][0]
     first = [float(row["response_s"]) for row in every if row["array.layout"] == "raid5"]
@@ -79,6 +92,40 @@ def test_both_kinds_of_files_say_the_same_and_where_it_comes_from(folder: Path) 
     counts = answer["experiments"][0]["distribution"]
     assert sum(counts["reads"]) + sum(counts["writes"]) == 40
     assert Counter(row["is_write"] for row in every[:40])["True"] == sum(counts["writes"])
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_what_had_ended_is_shown_and_written_at_an_interrupt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(function: Any, parts: Sequence[Any], **_options: Any) -> Iterator[Any]:
+        yield function(parts[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raidx_fuse.cli.commands.experiments.compute", interrupted)
+    words = ["simulate", folder / "small.toml", *SWEEP, "--out", folder / "some.csv"]
+    answer = json.loads(raidx(*words, status=130))
+    assert (len(answer["experiments"]), answer["interrupted"]) == (1, True)
+    assert {row["array.layout"] for row in read_csv(folder / "some.csv")} == {"raid5"}
+    page = raidx(*(word for word in words if word != "--json"), status=130)
+    assert page.splitlines()[-1] == "interrupted: 1 of 2 runs had ended"
+
+
+def test_an_experiment_that_is_interrupted_says_what_it_had_measured(tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text(SPEC.replace("requests = 40", "requests = 100_000_000"))
+    words = [sys.executable, "-m", "raidx_fuse.cli.main", "simulate", "long.toml"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        while processor_s(running.pid) < STARTED_CPU_S:
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        printed, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert re.fullmatch(r"small, interrupted after \d+ requests: mean [\d.]+, .* ms\n", printed)
 
 
 def test_classes_hold_what_they_say() -> None:

@@ -1,8 +1,10 @@
 """Results of experiments: compared, drawn, and as a file for other programs: CSV or Parquet.
 
-Every row says where it comes from: version of raidx, file and its hash, seed, and swept values. A
-Parquet file has that of all its runs once more in its metadata, under `raidx`. Plots show response
-times and queue lengths over time, and the load of each member. pyarrow and matplotlib are extras
+Every row of figures says where it comes from: version of raidx, file and its hash, seed, and swept
+values. A table of requests has the number of the run in its rows, and says once for each run where
+it comes from: a CSV in lines before it that begin with ``#``, a Parquet file in its metadata, under
+`raidx`, as one of figures does, too. Plots show response times and queue lengths over time, and the
+load of each member. pyarrow and matplotlib are extras
 (``pip install 'raidx-fuse[parquet,plots]'``), imported only when they are needed.
 """
 
@@ -155,26 +157,35 @@ def write_rows(path: str, rows: Sequence[Result], results: Sequence[Result]) -> 
 def write_records(path: str, results: Sequence[Result]) -> None:
     """Write one row for each request of *results*, whose "records" are there.
 
-    *at_s* is its arrival, from the start of the load. Raises UsageError.
+    *run* is the number of the result, *at_s* the arrival from the start of the load. Where the runs
+    come from stands in front. Raises UsageError.
     """
     parts = []
-    for result in results:
+    for run, result in enumerate(results):
         count = len(result["records"]["at_s"])
-        said = {"experiment": result["name"], **origin_of(result)}
+        said = {"run": run, "experiment": result["name"], **result.get("sweep", {})}
         parts.append({**{n: [v] * count for n, v in said.items()}, **result["records"]})
-    _write(path, parts, results)
+    head = [
+        f"# run {run}: " + ", ".join(f"{name} {value}" for name, value in origin_of(each).items())
+        for run, each in enumerate(results)
+    ]
+    _write(path, parts, results, head)
 
 
 Columns = Mapping[str, Sequence[object]]
 
 
-def _write(path: str, parts: Sequence[Columns], results: Sequence[Result]) -> None:
+def _write(
+    path: str, parts: Sequence[Columns], results: Sequence[Result], head: Sequence[str] = ()
+) -> None:
+    """Write a table, a CSV behind the lines *head*."""
     if is_parquet(path):
         _write_parquet(path, parts, results)
         return
     names = list(dict.fromkeys(name for part in parts for name in part))
     try:
         with open(path, "w", newline="") as file:
+            file.writelines(f"{' '.join(line.split())}\r\n" for line in head)
             writer = csv.writer(file)
             writer.writerow(names)
             for part in parts:

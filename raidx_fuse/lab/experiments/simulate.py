@@ -86,9 +86,12 @@ class Experiment(Hardware):
       operations up to then.
     - *verify*: compare reads with what was written ("verified_bytes", "wrong" in the result).
     - *report*: called with the running array after the load; its fields go under "extra".
+    - *requests*, *seconds*: so many the load has, if that is known; for those who wait.
     """
 
     load: Callable[[int], Load]
+    requests: int | None = None
+    seconds: float | None = None
     name: str = "experiment"
     depth: int | None = None
     outstanding_max: int = OUTSTANDING_MAX

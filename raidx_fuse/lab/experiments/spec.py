@@ -293,6 +293,8 @@ def parse_experiment(
         stripe_locks=not array.unsafe_no_stripe_locks,
         prefilled=array.prefilled,
         load=replace(load, seed=seed).load,
+        requests=load.requests,
+        seconds=None if load.seconds is None or load.rate_s else load.seconds / load.speed,
         depth=load.depth or None,
         verify=load.verify,
         events=events,
