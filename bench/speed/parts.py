@@ -60,7 +60,7 @@ PARTS = (
     Part("sums", "sums_ratio.py", ("--seconds", "1"), ("--seconds", "0.4"), 5),
     Part("rebuild", "rebuild_ratio.py", ("--size", "512"), ("--size", "256"), 5),
     Part("growth", "growth_ratio.py", ("--size", "256"), ("--size", "128"), 5),
-    Part("codes", "bench_codes.py", ("--size", "1024"), ("--size", "512"), 5, is_cpu_time=True),
+    Part("codes", "code_ratio.py", ("--size", "1024"), ("--size", "512"), 5, is_cpu_time=True),
     Part(
         "two-losses",
         "two_loss_mount.py",

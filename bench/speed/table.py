@@ -8,7 +8,7 @@
     python bench/speed/table.py --json               for machines
 
 Each part is a program of its own: `mount_ratio.py`, `log_ratio.py`, `sums_ratio.py`,
-`rebuild_ratio.py`, `growth_ratio.py`, `bench_codes.py`, `two_loss_mount.py`, `raidx_mount.py`,
+`rebuild_ratio.py`, `growth_ratio.py`, `code_ratio.py`, `two_loss_mount.py`, `raidx_mount.py`,
 `large_array.py`, `simulation_speed.py`; `pytest bench` times the hot paths without a mount. Run it
 on an idle machine: of 2 processors, another program takes one.
 

@@ -1,7 +1,7 @@
 """How fast do the two-loss codes encode and decode, as a share of numpy's XOR of the same bytes?
 
-    python bench/speed/bench_codes.py
-    python bench/speed/bench_codes.py --only rdp,upc --size 64
+    python bench/speed/code_ratio.py
+    python bench/speed/code_ratio.py --only rdp,upc --size 64
 
 All memory was touched before, and there is more of it than fits into the cache. Rounds alternate,
 and each share is taken within its round. One thread does everything and never waits, so CPU time is
