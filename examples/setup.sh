@@ -6,7 +6,7 @@
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 extra="[package]" for_tests=""
-[ "${1:-}" = "--dev" ] && extra="[dev,package]" for_tests=yes
+[ "${1:-}" = "--dev" ] && extra="[dev,docs,package]" for_tests=yes
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
