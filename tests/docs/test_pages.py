@@ -103,11 +103,9 @@ def test_the_three_odd_disks_become_what_the_readme_says(
     for mib in (400, 300, 200):
         with open(f"{mib}.img", "wb") as file:
             file.truncate(mib << 20)
-    words = ["create", "--layout", "raid5", "-n", "400.img", "300.img", "200.img"]
-    said = CliRunner().invoke(main, words).stdout.splitlines()
-    assert any(line.endswith("400.img: 400 MiB, 173 MiB used, 200 MiB wasted") for line in said)
+    said = CliRunner().invoke(main, ["create", "400.img", "300.img", "200.img"]).stdout.splitlines()
     (shown,) = blocks("README.md", "text")
-    assert {f"  {line}" for line in shown.splitlines()} <= set(said)
+    assert set(shown.splitlines()) <= set(said)
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
