@@ -128,6 +128,18 @@ def _few_copies(array: RunningArray) -> list[str]:
     ]
 
 
+def _lost_sums(array: RunningArray) -> list[str]:
+    """Return a warning if no member gave some checksums, so that pages are not verified."""
+    sums = array.member_set.sums
+    if sums is None or not sums.tables.lost_of:
+        return []
+    roles = ", ".join(map(str, sorted(sums.tables.lost_of)))
+    return [
+        f"checksums of role {roles} were lost with members: the pages are not verified until a "
+        "scrub has filled them: raidx scrub ARRAY"
+    ]
+
+
 def status(array: RunningArray) -> ArrayReport:
     """Return the status of a running array."""
     member_set, config, context = array.member_set, array.member_set.config, array.context
@@ -178,6 +190,7 @@ def status(array: RunningArray) -> ArrayReport:
             *array.misfit_limit.warnings(),
             *([] if policy is None else [policy]),
             *_few_copies(array),
+            *_lost_sums(array),
             *member_set.hosts.warnings(),
         ],
         "action": _action(array, word),

@@ -542,6 +542,9 @@ class Scrub(Job):
 
     async def finish(self, completed: bool) -> None:
         """Make repairs durable."""
+        sums = self.context.member_set.sums
+        if completed and sums is not None and not self.context.member_set.lost:  # all are filled
+            sums.tables.lost_of.clear()
         if self.repaired:
             await self.context.member_set.flush()
         if completed and self.repair and not self.context.member_set.lost:

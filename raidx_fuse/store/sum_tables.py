@@ -141,13 +141,15 @@ class SumTables:
     """The tables of one array, which lie where *stored* says; *memory* has a part of them.
 
     *seeds*, by role, are those of the sums. *damaged_sectors*: of tables, in any copy, that could
-    not be read or failed their checks.
+    not be read or failed their checks. *lost_of*: roles of which no member gave some sums, so that
+    their pages are not verified until a scrub has filled them.
     """
 
     def __init__(self, member_set: Holders, regions: Regions, stored: StoredSums) -> None:
         self.member_set = member_set
         self.memory = SumMemory(member_set.laws)
         self.damaged_sectors = 0
+        self.lost_of: set[Role] = set()
         self.damaged: list[str] = []  # as page stores have it; tables repair themselves
         self._regions = regions
         # By role; of pages that were never read the generations are 0.
@@ -342,6 +344,7 @@ class SumTables:
                 self.damaged_sectors += len(copy.bad)
         if unknown.any():
             log.error("checksums of role %d cannot be read: their pages are not verified", role)
+            self.lost_of.add(role)
         tail = self._tails[role]
         tail.note_generation(int(newest.max()))
         tail.lay_over(sums, newest, first)
@@ -352,6 +355,7 @@ class SumTables:
         if old.any() and has_slots:
             # Every copy has lost what was written since this start: nobody has what counts.
             log.error("checksums of role %d are old: their pages are not verified", role)
+            self.lost_of.add(role)
             sums.reshape(-1, ENTRIES)[old] = 0
             lacking.reshape(-1, SECTORS_PER_PAGE)[old] = True
         generations[first:end] = np.maximum(of_pages, generations[first:end])
@@ -383,6 +387,7 @@ class SumTables:
         if tail.take(copies, others):
             return
         log.error("checksums of role %d are lost: its pages are not verified", role)
+        self.lost_of.add(role)
         pages = len(self.memory.loaded[role])
         for first in range(0, pages, _AT_ONCE):  # to know their generations
             await self._read_tables([(role, first, min(first + _AT_ONCE, pages))])

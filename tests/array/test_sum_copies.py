@@ -190,3 +190,21 @@ async def test_a_mirror_that_grows_keeps_a_copy_of_each_table_on_a_member_that_i
         assert array.member_set.sums.tables.damaged_sectors == 0
         await settled(array)
     await is_same_after_a_remount([*members, *new], content)
+
+
+async def test_sums_that_no_member_has_any_more_are_missed_until_a_scrub() -> None:
+    members = await ram_array("raid5", 3, sums=True, with_volume=False, log_bytes=LOG)
+    content = random.Random(5).randbytes(300 << 10)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        place = array.member_set.config.regions.sums
+    for member in members:
+        member.memory[place.offset : place.end] = b"\xff" * place.length
+    async with open_array(members) as array:
+        assert await array.read(0, len(content)) == content
+        (text,) = array.status()["warnings"]
+        assert "checksums of role 0, 1, 2 were lost with members" in text
+        await array.jobs.wait(await array.start_scrub(repair=False))
+        assert array.status()["warnings"] == []
+        await settled(array)
+    await is_same_after_a_remount(members, content)

@@ -285,10 +285,13 @@ class _Oracle:
             if self.record is None:  # it changes what lies at home
                 sums = sums_of(array.member_set.config)
                 # Where there is no room, a layout that tolerates more has no more copies, and
-                # those of members that are leaving have fewer.
+                # those of members that are leaving have fewer. Those on members that are still to
+                # be rebuilt do not count.
                 roles = () if sums is None else array.member_set.config.roles()
                 lost = len(self.left.lost)
                 few = sums is not None and any(len(sums.tables[r].slots) <= lost for r in roles)
+                kept = array.member_set.sums
+                few |= kept is not None and bool(kept.tables.lost_of)
                 await check_whole(array, complete=not (self.recording.sums_begin or few))
 
 
