@@ -190,6 +190,8 @@ class Cells:
             left: list[MemberIO] = []
             if sums is not None:
                 await sums.save_many()
+                # Of all roles at once; each asks again, in case other tasks needed the memory.
+                await sums.load((r, *write) for r, writes in portions.items() for write in writes)
             for role, writes in portions.items():
                 if sums is not None:
                     await sums.load((role, *write) for write in writes)

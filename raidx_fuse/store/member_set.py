@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -329,7 +330,6 @@ class MemberSet:
         every: list[MemberRead] = []
         if self.sums is not None:
             every = [(role, *read) for role, of_role in reads.items() for read in of_role]
-            await self.sums.load(every)
         again = True
         while again or epoch != self.place_epoch:  # as in `read`
             if role_epoch != self.role_epoch:
@@ -341,7 +341,8 @@ class MemberSet:
                 if queue is None:
                     raise MemberLostError
                 left += [(role, *read) for read in of_role[queue.try_reads(of_role) :]]
-            await self._read_members(left, True)
+            async with nullcontext() if self.sums is None else self.sums.arriving(every):
+                await self._read_members(left, True)
             again = False
             if self.sums is not None and epoch == self.place_epoch:
                 covers = self.overlay.covers_frozen if frozen else no_cover
@@ -475,6 +476,7 @@ class MemberSet:
     ) -> list[bytearray | MemberError | None]:
         """Do as `read_home` for each of *places* (role, byte offset, size), all at once."""
         operations: list[Operation] = []
+        waiting: list[int] = []
         found: list[bytearray | MemberError | None] = []
         for role, offset, size in places:
             queue = self.queues[role]
@@ -483,12 +485,16 @@ class MemberSet:
                 continue
             buffer = bytearray(size)
             found.append(buffer)
+            with suppress(MemberError):  # then the queue tries again
+                if queue.try_readv(offset, [buffer], size):
+                    continue
+            waiting.append(len(found) - 1)
             operations.append(Operation(queue, READ, offset, [buffer], size, True))
-        await self._wait(operations)
-        done = iter(operations)
-        for at, one in enumerate(found):
-            if one is not None and (error := next(done).error) is not None:
-                found[at] = error
+        if operations:
+            await self._wait(operations)
+        for at, operation in zip(waiting, operations, strict=True):
+            if operation.error is not None:
+                found[at] = operation.error
         return found
 
     def path_of(self, role: Role) -> str:

@@ -22,12 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import or_
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raidx_fuse.format.regions import SUMS_PER_PAGE
+from raidx_fuse.format.regions import PAGE_BYTES, SUMS_PER_PAGE
 from raidx_fuse.format.sum_table import Values
 from raidx_fuse.laws import Law, LawError, Laws
 from raidx_fuse.layouts.numbers import Role
@@ -80,11 +81,11 @@ class SumMemory:
         # What the sums of stripes that await their resync were before the crash.
         self._past: list[Values] = []
         self.has_past = False  # else the memory of *_past* stays untouched
-        self._pages = 0  # LOADED or USED
+        self._frames = 0  # pages of memory that those LOADED or USED take
         self._clock: dict[tuple[Role, int], None] = {}  # groups with such pages, in turn
         self._holds: set[Hold] = set()
         self._held: Counter[tuple[Role, int]] = Counter()  # groups
-        self._next_scan = 0  # so many pages: fewer are in use, all of them
+        self._next_scan = 0  # so many frames: fewer are in use, all of them
         self.evicted = 0  # groups
 
     def take(self, came_from: Sequence[int | None], pages: int, *, empty: bool = False) -> None:
@@ -126,11 +127,11 @@ class SumMemory:
         for hold in self._holds:
             hold.keys = {(new_role[r], number) for r, number in hold.keys if r in new_role}
         self._held = Counter(key for hold in self._holds for key in _groups(hold.keys))
-        self._clock, self._pages = {}, 0
+        self._clock, self._frames = {}, 0
         for role, states in enumerate(self.loaded):
             numbers = np.flatnonzero(np.frombuffer(states, np.uint8) >= LOADED)
-            self._pages += len(numbers)
             for group in np.unique(numbers // GROUP).tolist():
+                self._frames += _frames_of(states[group * GROUP : (group + 1) * GROUP])
                 self._clock[Role(role), group] = None
 
     # -- sums ----------------------------------------------------------------------------------
@@ -256,8 +257,11 @@ class SumMemory:
         self._count(role, number)
 
     def _count(self, role: Role, number: int) -> None:
-        self.loaded[role][number] = USED
-        self._pages += 1
+        loaded, at = self.loaded[role], number % GROUP
+        after = number + 1 < len(loaded) and loaded[number + 1] >= LOADED
+        self._frames += at > 0 and loaded[number - 1] < LOADED
+        self._frames += at < GROUP - 1 and not after
+        loaded[number] = USED
         self._clock.setdefault((role, number // GROUP))
 
     def forget_table(self, role: Role) -> None:
@@ -266,7 +270,7 @@ class SumMemory:
         for group in range(-(-len(loaded) // GROUP)):
             first = group * GROUP
             states = loaded[first : first + GROUP]
-            self._pages -= sum(state >= LOADED for state in states)
+            self._frames -= _frames_of(states)
             self._clock.pop((role, group), None)
             loaded[first : first + GROUP] = bytes([EMPTY]) * len(states)
             part = slice(first * ENTRIES, (first + len(states)) * ENTRIES)
@@ -310,6 +314,11 @@ class SumMemory:
                     del self._held[group]
 
     @property
+    def taken_bytes(self) -> int:
+        """How much memory the sums take."""
+        return self._frames * PAGE_BYTES
+
+    @property
     def has_many_unsaved(self) -> bool:
         """Whether much of what is in memory stays there only because it is not saved yet."""
         return len(self.unsaved) * PAGE_MEMORY_BYTES * 2 > self.limit_bytes
@@ -319,11 +328,11 @@ class SumMemory:
 
         *has_copy*: whether any member has the table of a role; else nothing of it goes.
         """
-        pages_max = max(0, self.limit_bytes - beside_bytes) // PAGE_MEMORY_BYTES
-        if self._pages <= pages_max or self._pages < self._next_scan:
+        frames_max = max(0, self.limit_bytes - beside_bytes) // PAGE_BYTES
+        if self._frames <= frames_max or self._frames < self._next_scan:
             return
         for _ in range(2 * len(self._clock)):
-            if self._pages <= pages_max:
+            if self._frames <= frames_max:
                 self._next_scan = 0
                 return
             group = next(iter(self._clock))
@@ -331,7 +340,7 @@ class SumMemory:
             if not (has_copy(group[0]) and self._may_go(group)):
                 self._clock[group] = None
         # All others are in use: they are not looked at again with each page that comes.
-        self._next_scan = self._pages + self._pages // 8 + 1
+        self._next_scan = self._frames + self._frames // 8 + 1
 
     def take_unsaved(self) -> set[Key]:
         """Return what is unsaved: from now on it is not, but held by the caller."""
@@ -357,7 +366,7 @@ class SumMemory:
         if self.has_past and self._past[role][part].any():
             return False
         loaded[first : first + GROUP] = states.replace(b"\2", b"\0")
-        self._pages -= len(there)
+        self._frames -= _frames_of(states)
         self.evicted += 1
         _give_back(self._maps[role][0], self.values[role], part)
         if self.has_past:
@@ -366,6 +375,16 @@ class SumMemory:
 
 
 _INSIDE = np.arange(ENTRIES)
+
+
+def _frames_of(states: bytearray) -> int:
+    """Return how many pages of memory the pages of a table of a group take, by their *states*.
+
+    A page of a table is a little smaller, so each but the first and the last lies on two of them.
+    """
+    there = [state >= LOADED for state in states]
+    after = [*there[1:], False]
+    return sum(map(or_, there[: GROUP - 1], after))
 
 
 def _groups(keys: Iterable[Key]) -> set[tuple[Role, int]]:

@@ -69,6 +69,7 @@ _AHEAD_MAX = 64  # pages of a table that are read for one that is needed
 _AHEAD_SHARE = 4  # reading ahead takes this part of the time until a member answers
 _AHEAD_BYTES_S = 150e6  # as disks do at least
 _TAIL_READ_BYTES = 1 << 20
+_TAIL_MEMORY_BYTES = 256 << 10  # of a tail's sums, whatever the limit
 _TAIL_RESERVED_SECTORS = 128  # of a tail's space on the hosts, at a time
 _WHOLE_MIN = ENTRIES // 4  # new sums of a page of a table: it is written, not its tail
 
@@ -535,7 +536,7 @@ class SumTables:
     async def _save(self, *, turn: bool = False) -> None:
         """Do so; *turn*: and have all sums in the tables, durably."""
         memory = self.memory
-        tail_bytes_max = memory.limit_bytes // (2 * len(self._tails))
+        tail_bytes_max = max(_TAIL_MEMORY_BYTES, memory.limit_bytes // (2 * len(self._tails)))
         for role, tail in enumerate(self._tails):
             if not tail.sectors_max:
                 continue

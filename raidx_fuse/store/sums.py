@@ -51,7 +51,7 @@ import trio
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from raidx_fuse.errors import MemberError
+from raidx_fuse.errors import MemberError, ungrouped
 from raidx_fuse.format.configuration.sums import StoredSums
 from raidx_fuse.format.regions import Regions
 from raidx_fuse.format.sum_table import (
@@ -318,6 +318,31 @@ class Sums:
                     elif loaded[number] == LOADED:
                         loaded[number] = USED
         return keys, are_loaded
+
+    @asynccontextmanager
+    async def arriving(self, requests: Iterable[tuple[Role, int, Any, int]]) -> AsyncIterator[None]:
+        """Have the sums of *requests* come to memory while the block runs: it reads their places.
+
+        Raises MemberLostError if a role is another one by then.
+        """
+        keys, are_loaded = self._keys(requests)
+        if are_loaded:
+            yield
+            return
+        lost: list[MemberLostError] = []
+
+        async def load() -> None:
+            try:
+                await self.tables.load(keys)
+            except MemberLostError as error:
+                lost.append(error)
+
+        with ungrouped(), self._memory.holding(keys):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(load)
+                yield
+        if lost:
+            raise lost[0]
 
     @asynccontextmanager
     async def holding(
@@ -695,7 +720,8 @@ class Sums:
             if role_epoch != member_set.role_epoch:
                 raise MemberLostError  # a new member of a role has nothing yet: plan again
             change = member_set.unreadable.changes
-            await member_set.read(wide, background=background, home=True)
+            async with self.arriving(wide):
+                await member_set.read(wide, background=background, home=True)
             done = await self.correct(wide, member_set.overlay.covers, change, misfits)
         for request, read in zip(requests, wide, strict=True):
             if read is not request:

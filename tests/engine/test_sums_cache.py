@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import trio
+import trio.testing
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
 from raidx_fuse.format.create import create_array
 from raidx_fuse.lab.crash.sums import check_calm
+from raidx_fuse.laws import Laws
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
 from raidx_fuse.store.sum_memory import GROUP, GROUP_BYTES, PAGE_MEMORY_BYTES, SumMemory
@@ -234,3 +237,117 @@ async def test_readers_and_writers_beside_each_other_lose_no_sum() -> None:
         await settled(array)
         check_calm([array], "after all")
         await check_each_sum(array, contents)
+
+
+async def test_what_is_counted_is_the_memory_that_is_taken() -> None:
+    rng = random.Random(6)
+    memory = SumMemory(Laws())
+    memory.take([None, None], 2 * GROUP + 7)
+    for _ in range(200):
+        role, number = Role(rng.randrange(2)), rng.randrange(2 * GROUP + 7)
+        memory.bring(role, number, np.ones(1008, np.uint32))
+        taken = {
+            (role, at * PAGE_MEMORY_BYTES // 4096 + more)
+            for role, loaded in enumerate(memory.loaded)
+            for at, state in enumerate(loaded)
+            if state
+            for more in range(1 + (at % GROUP not in (0, GROUP - 1)))
+        }
+        assert memory.taken_bytes == len(taken) * 4096
+    memory.take([1, 0], 2 * GROUP + 7)
+    assert memory.taken_bytes == len(taken) * 4096
+    memory.limit_bytes = 0
+    memory.evict(0, lambda role: role == 0)  # of the others no member has a copy
+    assert any(memory.loaded[1])
+    assert not any(memory.loaded[0])
+    memory.look_again()
+    memory.evict(0, lambda _: True)
+    assert memory.taken_bytes == 0
+    assert not any(np.concatenate(memory.values))
+
+
+async def test_what_is_read_ahead_is_not_taken_over_what_was_set_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = await members_of_array()
+    async with open_array(members) as array:
+        member_set, memory, tables = array.member_set, memory_of(array), sums_of(array).tables
+        role, page = Role(0), 1008 + 5
+        await tables.load([(role, 3 * GROUP)])  # knows the tail
+        monkeypatch.setattr(tables, "_wait_s", 1.0)  # as of members that answer late
+        read_homes, gate, calls = member_set.read_homes, trio.Event(), list[int]()
+
+        async def late(places: Sequence[tuple[Role, int, int]]) -> object:
+            found = await read_homes(places)
+            calls.append(len(places))
+            if len(calls) == 1:
+                await gate.wait()
+            return found
+
+        async def change() -> None:
+            await tables.load([(role, 1)])
+            memory.put(role, page, 7, 1)
+            await tables.save()
+            tables.limit(0)
+            assert not memory.loaded[role][1]
+
+        monkeypatch.setattr(member_set, "read_homes", late)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tables.load, [(role, 0)])
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(change)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+        await tables.load([(role, 1)])
+        assert memory.known_one(role, page) == 7
+
+
+async def test_a_cold_read_reads_its_data_and_all_copies_of_its_sums_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = await members_of_array()
+    async with open_array(members) as array:
+        at = spread(array, 4)[1]
+        await array.write(at, b"\x33" * PAGE)
+    async with open_array(members) as array:
+        member_set, read_homes = array.member_set, array.member_set.read_homes
+        role, offset = place_of(array, at)
+        await sums_of(array).tables.load([(role, 3 * GROUP)])  # knows the tail
+        queue, gate, calls = member_set.queues[role], trio.Event(), list[int]()
+        assert queue is not None
+
+        async def late(places: Sequence[tuple[Role, int, int]]) -> object:
+            calls.append(len(places))
+            await gate.wait()
+            return await read_homes(places)
+
+        monkeypatch.setattr(member_set, "read_homes", late)
+        before = queue.reads
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.read, at, PAGE)
+            await trio.testing.wait_all_tasks_blocked()
+            assert calls == [2]
+            assert queue.reads >= before + 2  # without waiting, and again beside the sums
+            gate.set()
+        assert sums_of(array).has(role, offset)
+
+
+async def test_a_turn_of_the_tail_reads_its_pages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = await members_of_array()
+    async with open_array(members) as array:
+        await array.set("sums.cache", "0")
+        for at in spread(array, 100):
+            await array.write(at, b"\x44" * PAGE)
+        await settled(array)
+        member_set, calls = array.member_set, list[int]()
+        read_homes = member_set.read_homes
+
+        async def counted(places: Sequence[tuple[Role, int, int]]) -> object:
+            calls.append(len(places))
+            return await read_homes(places)
+
+        monkeypatch.setattr(member_set, "read_homes", counted)
+        async with sums_of(array).tables.resting():
+            pass
+        assert sum(calls) > 200
+        assert len(calls) <= WIDTH
