@@ -81,4 +81,4 @@ def quoted(text: str) -> list[str]:
 def shell_environment() -> dict[str, str]:
     """Return an environment in which the `raidx` of this Python is found."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
-    return {**os.environ, "PATH": path, "COLUMNS": "120"}
+    return {**os.environ, "PATH": path, "COLUMNS": "10000"}

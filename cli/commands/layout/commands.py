@@ -807,11 +807,11 @@ def load(out: Output, name: str, disks: int, rotate: bool | None, writes: str) -
     plan = plan_of(name, disks, disks if name != "mcpod" else disks - 1, (), rotate)
     cost = write_load(plan, parse_writes(writes, plan))
     caption = f"busiest over mean: {cost.imbalance:.2f}"
-    table = Table("disk", "reads", "writes", "operations")
+    table = Table("disk", "reads", "writes", "operations", left=("operations",))
     for role, (reads, written, total) in enumerate(
         zip(cost.reads, cost.writes, cost.total, strict=True)
     ):
         bar = "#" * round(40 * total / max(max(cost.total), 1))
-        table.add_row(str(role), str(reads), str(written), f"{total:6} {bar:40}")
+        table.add_row(str(role), str(reads), str(written), f"{total:6} {bar}")
     document = {"reads": cost.reads, "writes": cost.writes, "total": cost.total}
     out.emit({"layout": name, **document, "imbalance": cost.imbalance}, Group(table, caption))
