@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
 
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.mend import CHOICES_MAX, Mender
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.create import create_array
 from raidx_fuse.layouts.numbers import CellIndex, Stripe
@@ -186,3 +188,28 @@ async def test_what_is_discarded_has_no_sums() -> None:
             for cell in range(4):
                 role, at = context.position(Stripe(stripe), CellIndex(cell))
                 assert sums.lacks(role, at, PAGE) == (stripe in (1, 2))
+
+
+async def test_many_misfits_of_one_stripe_do_not_stop_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A code with many rows has millions of choices of pages whose sums may be wrong."""
+    members = await ram_array("xcode", 7, 4 << 20, chunk_bytes=CHUNK, sums=True)
+    async with open_array(members) as array:
+        await array.write(0, random.Random(1).randbytes(1 << 20))
+        await array.context.journal.drain()
+        for cell in range(len(array.context.code.cells)):
+            role, at = array.context.position(Stripe(0), CellIndex(cell))
+            members[role].memory[at + 7] ^= 1
+        tried, solved_by = 0, Mender._solved_by
+
+        async def counted(*args: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            assert tried < 40 * CHOICES_MAX, "each read of it may try them"
+            return await solved_by(*args)
+
+        monkeypatch.setattr(Mender, "_solved_by", counted)
+        with pytest.raises(RaidxError):
+            await array.read(0, PAGE)
+        assert tried

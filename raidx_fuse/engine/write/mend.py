@@ -22,9 +22,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from itertools import combinations
+from itertools import chain, combinations, islice
 
 import numpy as np
+import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.contradictions import are_known
@@ -40,6 +41,8 @@ from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
 from raidx_fuse.store.xor import combine
 
 log = logging.getLogger(__name__)
+
+CHOICES_MAX = 500  # of pages whose sums may be wrong: all of them for eight and less
 
 Page = tuple[Role, int]
 
@@ -264,12 +267,16 @@ class Mender:
             found = await member_set.read_home(role, begin + at, PAGE_BYTES)
             if isinstance(found, bytearray):
                 suspects[cell] = np.frombuffer(found, np.uint8)
-        for count in range(1, len(suspects)):
-            for wrong in combinations(suspects, count):
-                believed = {cell: suspects[cell] for cell in suspects if cell not in wrong}
-                contents = await self._solved_by(stripe, at, wrong, believed)
-                if contents:
-                    return contents
+        # Few wrong ones first. Of codes with many rows there are millions of choices.
+        choices = chain.from_iterable(
+            combinations(suspects, count) for count in range(1, len(suspects))
+        )
+        for wrong in islice(choices, CHOICES_MAX):
+            believed = {cell: suspects[cell] for cell in suspects if cell not in wrong}
+            contents = await self._solved_by(stripe, at, wrong, believed)
+            if contents:
+                return contents
+            await trio.lowlevel.checkpoint()
         return {}
 
     async def _solved_by(
