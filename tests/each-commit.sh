@@ -5,6 +5,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="$PWD/.venv/bin/python"
+if ! git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
+    echo "each-commit: skipped: there is no history of commits here"
+    exit 0
+fi
+why=$("$python" -c 'from tests.support.machine import why_no_mounts; print(why_no_mounts() or "")')
+if [ -n "$why" ]; then
+    echo "each-commit: skipped: $why"
+    exit 0
+fi
 base=${1:-}
 if [ -z "$base" ] && git cat-file -e "${RAIDX_BASE:-}^{commit}" 2>/dev/null; then base=$RAIDX_BASE; fi
 if [ -z "$base" ]; then
