@@ -299,10 +299,19 @@ class Array:
             await change_mode(self.context, value)
             return value
         if key == SUMS:
+            before = self.member_set.sums
             await switch_sums(self, value)
+            if self.member_set.sums is not before:
+                self._watch_misfits()
             return value
         await settings.put(self, name, value)
         return settings.value_of(self, name)
+
+    def _watch_misfits(self) -> None:
+        """Start what looks at pages that misfit, while there are checksums."""
+        if self.member_set.sums is not None:
+            self.nursery.start_soon(self.known_misfits.run)
+            self.nursery.start_soon(self.misfit_limit.run)
 
     # -- members and jobs ----------------------------------------------------------------------
 
@@ -452,14 +461,12 @@ class Array:
         member_set.unreadable.connect(self.mender)
         self.nursery.start_soon(self.context.journal.tend)
         self.nursery.start_soon(self.context.dirty_bitmap.tend)
-        for run in (self.lost_list.run, self.mender.run, self.health.run, self.known_misfits.run):
+        for run in (self.lost_list.run, self.mender.run, self.health.run):
             self.nursery.start_soon(run)
         await member_set.hosts.look()
-        for run in (
-            *(member_set.hosts.run, self.regular_scrub.run, self.presence.run),
-            self.misfit_limit.run,
-        ):
+        for run in (member_set.hosts.run, self.regular_scrub.run, self.presence.run):
             self.nursery.start_soon(run)
+        self._watch_misfits()
         if self.tuner is not None:
             self.nursery.start_soon(self.tuner.run)
         if self.self_heal is not None:

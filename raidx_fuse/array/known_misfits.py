@@ -55,10 +55,11 @@ class KnownMisfits:
                 self._unread.discard(page)
 
     async def run(self) -> None:
-        """Keep the list as it is now (a background task)."""
+        """Keep the list as it is now (a background task, until checksums are switched off)."""
+        sums = self.context.member_set.sums
         await self.read_again()
         before: set[int] = set()
-        while True:
+        while sums is self.context.member_set.sums:
             await rest(LOOK_EACH_S)
             now = self._now()
             if now or self.health.misfits:

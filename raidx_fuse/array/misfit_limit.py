@@ -56,10 +56,12 @@ class MisfitLimit:
         self.share_max = share_max
 
     async def run(self) -> None:
-        """Look now and then (a background task)."""
-        while True:
+        """Look now and then (a background task, until checksums are switched off)."""
+        sums = self.member_set.sums
+        while sums is self.member_set.sums:
             self.look()
             await rest(LOOK_EACH_S)
+        self.look()
 
     def look(self) -> None:
         """Compare what has misfitted for an hour with the limit; fail what does not keep it."""
