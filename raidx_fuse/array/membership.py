@@ -440,9 +440,11 @@ class Membership:
 
         await self.array.context.journal.chunk_table.erase(role, member)
         await self.array.context.journal.chunk_table.give_share(role, member)
-        # Recovery must never redo a record of the former member onto this one.
+        # Recovery must never redo a record of the former member onto this one. What is placed here
+        # may set sums that must be forgotten, and meanwhile others log again.
         await self.array.context.journal.drain()
         await self.array.context.journal.chunk_table.forget_role(role, changed=changed)
+        await self.array.context.journal.drain()
         if was_spare:
             require_joined(member_set, [record])
         member_set.watermarks[role] = Stripe(0)

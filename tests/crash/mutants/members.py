@@ -138,8 +138,10 @@ REBUILDING = (
     Mutant(
         "assign_role-without-an-empty-log",
         MEMBERSHIP,
-        "        await self.array.context.journal.drain()",
-        "        pass",
+        "        await self.array.context.journal.drain()\n"
+        "        await self.array.context.journal.chunk_table.forget_role(role, changed=changed)\n"
+        "        await self.array.context.journal.drain()\n",
+        "        await self.array.context.journal.chunk_table.forget_role(role, changed=changed)\n",
         "a record of the member that was there before is replayed onto the new one",
         DISKS,
         REBUILD_TESTS,
