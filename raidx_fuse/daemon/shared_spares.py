@@ -48,12 +48,25 @@ class SharedSpares:
             _, path, giver = found
             try:
                 await giver.remove_disk(path)
+            except RaidxError as error:
+                log.warning("%s stays with %s: %s", path, giver.array.name, error)
+                self._refused.add((needy.array.uuid, path))
+                continue
+            try:
                 await needy.add_disk([path], role="spare")
             except RaidxError as error:
                 log.warning("%s does not go to %s: %s", path, needy.array.name, error)
                 self._refused.add((needy.array.uuid, path))
+                await self._give_back(path, giver)
             else:
                 self._tell(needy.array, path, f"spare {path} of {giver.array.name} has joined")
+
+    async def _give_back(self, path: str, giver: ArrayCommands) -> None:
+        """Let *path*, which has left *giver* and joined no other array, be its spare again."""
+        try:
+            await giver.add_disk([path], role="spare")
+        except RaidxError as error:
+            self._tell(giver.array, path, f"spare {path} has left, and joined no array: {error}")
 
     def _fitting(self, needy: Array) -> Iterator[tuple[int, str, ArrayCommands]]:
         """Yield size, path and array of the spares that *needy* lacks: the smallest is best."""

@@ -20,14 +20,15 @@ MIB = 1 << 20
 
 
 class Sizes(Shelf):
-    """A shelf on which the name of a member says its MiB: "12-any"; "broken" cannot be opened."""
+    """A shelf on which the name of a member says its MiB: "12-any"; *refusals* opens fail."""
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
-        self.is_broken = False
+        self.refusals = 0
 
     async def open(self, path: str, **options: object) -> Member:
-        if self.is_broken:
+        if self.refusals:
+            self.refusals -= 1
             raise RaidxError(f"{path} cannot be opened")
         return RamMember(int(path.partition("-")[0]) * MIB, name=path)
 
@@ -87,12 +88,16 @@ async def test_an_array_keeps_spares_that_it_may_need_itself(two: Two) -> None:
     assert two.told == []
 
 
-async def test_a_spare_that_does_not_join_is_not_tried_again(two: Two) -> None:
+async def test_a_spare_that_does_not_join_is_given_back_and_not_tried_again(two: Two) -> None:
     await two.giver.set("spares.shared", "on")
     await two.asked.fail_disk("2")
-    two.shelf.is_broken = True
+    two.shelf.refusals = 1
     await two.shared.look()
     assert two.told == []
-    two.shelf.is_broken = False
+    paths = sorted(member.path for member in two.giver.member_set.spares.values())
+    assert paths == ["32-fits", "4-small", "64-large"]
+    two.shelf.refusals = 2  # it cannot come back either
     await two.shared.look()
-    assert two.told == [f"spare 64-large of {two.giver.name} has joined"]
+    assert two.told == ["spare 64-large has left, and joined no array: 64-large cannot be opened"]
+    await two.shared.look()
+    assert len(two.told) == 1
