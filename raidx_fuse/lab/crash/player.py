@@ -570,6 +570,8 @@ class Player(VolumePlayer):
         return bool(self.roles.damaged) or any(disk.has_lost_writes for disk in self.disks)
 
     async def _check_sums(self) -> None:
+        if self._changes is not None:  # a page that is being written fits neither sum
+            await self._changes.pause()
         self.check_calm("in the end")
         if not self._is_damaged():
             for job in self.array.jobs.running():

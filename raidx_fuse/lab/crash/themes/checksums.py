@@ -227,6 +227,13 @@ async def theme_excess(player: Player) -> None:
     await player.flush()
 
 
+async def _mended(player: Player) -> None:
+    """Wait until the mender has nothing left. Raises TooSlowError."""
+    with trio.fail_after(MENDED_S):
+        while player.array.member_set.unreadable:  # noqa: ASYNC110  # mending tells nobody
+            await trio.sleep(0.05)
+
+
 class Lie:
     """Disks of *player* lie about one stripe, as *kind* says, until it is found out."""
 
@@ -274,6 +281,7 @@ class Lie:
         if member_set.lost:
             raise ViolationError(f"{self.kind}: roles {sorted(member_set.lost)} are out for it")
         assert member_set.sums is not None
+        await _mended(player)  # also what was written is read once more
         if member_set.sums.suspects:
             raise ViolationError(f"{self.kind}: {member_set.sums.suspects} are not healed")
         player.roles.repair(player.event)
@@ -351,9 +359,7 @@ class Lie:
         status = await player.array.jobs.wait(await player.array.start_scrub(repair=False))
         if status["state"] != "done" or status["mismatches"]:
             raise ViolationError(f"{self.kind}: a scrub found {status}")
-        with trio.fail_after(MENDED_S):
-            while player.array.member_set.unreadable:  # noqa: ASYNC110  # mending tells nobody
-                await trio.sleep(0.05)
+        await _mended(player)
 
     async def _write_again(self) -> None:
         """Check that just the wrong pages cannot be read; write them, then everything can be."""
