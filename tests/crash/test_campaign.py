@@ -324,8 +324,6 @@ def test_without_a_choice_every_layout_for_arrays_is_tried() -> None:
     [
         # A cut while member 0 is rebuilt; then another one leaves, and the stripe was torn before.
         "xcode:none/w43023000/m117/s3774792/-",
-        # The recovery writes a part of a sector that cannot be read; the disk brings back the rest.
-        "raid5:full/w26112513025001/m203/d/-",
     ],
 )
 def test_states_that_were_once_taken_for_violations(state: str) -> None:
