@@ -38,7 +38,7 @@ from raidx_fuse.format.create import prepare_member, reserve_metadata
 from raidx_fuse.format.shapes import leaving_roles
 from raidx_fuse.format.superblock import Superblock
 from raidx_fuse.format.table_page import bytes_needed
-from raidx_fuse.jobs.attach import forget_spare, record_of, require_joined
+from raidx_fuse.jobs.attach import forget_spare, record_of, release, require_joined
 from raidx_fuse.jobs.costs import PlannedChange
 from raidx_fuse.jobs.rebuild import PlannedMember, Rebuild, checkpoint_key
 from raidx_fuse.jobs.replace import successors
@@ -328,6 +328,17 @@ class Membership:
         self.rebuild_onto_spare()
         return {"member_uuid": record.member_uuid, "path": member.path}
 
+    async def release_spare(self, member_uuid: str) -> Member | None:
+        """Remove a spare; return its member, which is of no array any more; None: it is missing.
+
+        Raises RaidxError.
+        """
+        member = self.member_set.spares.pop(member_uuid, None)
+        await self.member_set.update(lambda config: config.without_members(member_uuid))
+        if member is not None:
+            await release([member], ())
+        return member
+
     def plan_replacing(
         self, ref: str | int, path: str, *, returns: bool = False
     ) -> PlannedMember[Replacing]:
@@ -587,8 +598,10 @@ class Membership:
             )
 
         async def begin(_members: Sequence[Member]) -> Removal:
-            self.member_set.spares.pop(record.member_uuid, None)
-            await self.member_set.update(lambda config: config.without_members(record.member_uuid))
+            member = await self.release_spare(record.member_uuid)
+            if member is not None:
+                for hook in self.array.on_release:
+                    hook(member)
             return {"path": record.path_hint, "member_uuid": record.member_uuid}
 
         return PlannedMember(self.array, f"removes {self.path_of(record)}", begin)

@@ -213,7 +213,8 @@ async def _serve_disks(request: MountRequest, disks: Disks, ready: daemonize.Rea
         def tell_of_spare(array: Array, path: str, text: str) -> None:
             delivery.emit(by_uuid[array.uuid].event("SpareShared", INFO, text, path))
 
-        shown[0].array.nursery.start_soon(SharedSpares(commands, tell_of_spare).run)
+        arrays = [volumes.array for volumes in shown]
+        arrays[0].nursery.start_soon(SharedSpares(arrays, tell_of_spare).run)
         door = None
         if request.nbd:
             from raidx_fuse.nbd.address import parse_address, tls_context  # late: most have no door

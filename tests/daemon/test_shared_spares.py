@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from raidx_fuse.daemon.commands.commands import ArrayCommands
+from raidx_fuse.array.array import Array
 from raidx_fuse.daemon.shared_spares import LOOK_S, SharedSpares
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
-from tests.daemon.conftest import Shelf
 from tests.support.arrays import Rig
 
 MIB = 1 << 20
-
-
-class Sizes(Shelf):
-    """A shelf on which the name of a member says its MiB: "12-any"; *refusals* opens fail."""
-
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(rig)
-        self.refusals = 0
-
-    async def open(self, path: str, **options: object) -> Member:
-        if self.refusals:
-            self.refusals -= 1
-            raise RaidxError(f"{path} cannot be opened")
-        return RamMember(int(path.partition("-")[0]) * MIB, name=path)
 
 
 class Two:
     """A raid5, *needy*, and a raid1, *giver*, of one mount; *told* is what was told."""
 
     def __init__(self, needy: Rig, giver: Rig) -> None:
-        self.shelf = Sizes(needy)
         self.needy, self.giver = needy.array, giver.array
-        assert self.needy is not None
-        assert self.giver is not None
-        arrays = [ArrayCommands(array, [], self.shelf) for array in (self.needy, self.giver)]
         self.told: list[str] = []
+        arrays = [self.needy, self.giver]
         self.shared = SharedSpares(arrays, lambda array, path, text: self.told.append(text))
-        self.asked, self.giving = arrays
+
+    def spares(self) -> list[str]:
+        """Return the spares of the giver."""
+        return sorted(member.path for member in self.giver.member_set.spares.values())
 
 
 @asynccontextmanager
@@ -54,8 +39,8 @@ async def two_arrays() -> AsyncIterator[Two]:
     await giver.create()
     try:
         two = Two(needy, giver)
-        for path in ("4-small", "64-large", "32-fits"):
-            await two.giving.add_disk([path], role="spare")
+        for path, size in (("small", 4), ("large", 64), ("fits", 32)):
+            await two.giver.add_spare(RamMember(size * MIB, name=path))
         yield two
     finally:
         await giver.close()
@@ -66,15 +51,15 @@ two = pytest.fixture(two_arrays)
 
 
 async def test_the_smallest_spare_that_fits_goes_to_the_array_that_lacks_one(two: Two) -> None:
-    await two.asked.fail_disk("2")
+    await two.needy.fail_disk(2)
     await two.shared.look()
     assert two.told == [], "spares are not shared unless that is set"
     await two.giver.set("spares.shared", "on")
     two.needy.nursery.start_soon(two.shared.run)
     await trio.sleep(20 * LOOK_S)
-    assert two.told == [f"spare 32-fits of {two.giver.name} has joined"]
+    assert two.told == [f"spare fits of {two.giver.name} has joined"]
     assert not two.needy.member_set.lost
-    assert [m.path for m in two.giver.member_set.spares.values()] == ["4-small", "64-large"]
+    assert two.spares() == ["large", "small"]
 
 
 async def test_an_array_keeps_spares_that_it_may_need_itself(two: Two) -> None:
@@ -82,22 +67,40 @@ async def test_an_array_keeps_spares_that_it_may_need_itself(two: Two) -> None:
     await two.shared.look()
     assert len(two.giver.member_set.spares) == 3, "no array lacks one"
     two.giver.membership.hold_spares()
-    await two.giving.fail_disk("0")
-    await two.asked.fail_disk("2")
+    await two.giver.fail_disk(0)
+    await two.needy.fail_disk(2)
     await two.shared.look()
     assert two.told == []
 
 
-async def test_a_spare_that_does_not_join_is_given_back_and_not_tried_again(two: Two) -> None:
+async def test_a_spare_that_does_not_join_is_given_back_and_not_tried_again(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one lost silently that cannot come back: the mount lets it go."""
+    refusing = {two.needy}
+
+    def refused_by(array: Array) -> Callable[[Member], Awaitable[object]]:
+        joins = array.add_spare
+
+        async def join(member: Member) -> object:
+            if array in refusing:
+                raise RaidxError("no room")
+            return await joins(member)
+
+        return join
+
+    for array in (two.needy, two.giver):
+        monkeypatch.setattr(array, "add_spare", refused_by(array))
     await two.giver.set("spares.shared", "on")
-    await two.asked.fail_disk("2")
-    two.shelf.refusals = 1
+    await two.needy.fail_disk(2)
     await two.shared.look()
     assert two.told == []
-    paths = sorted(member.path for member in two.giver.member_set.spares.values())
-    assert paths == ["32-fits", "4-small", "64-large"]
-    two.shelf.refusals = 2  # it cannot come back either
+    assert two.spares() == ["fits", "large", "small"]
+    refusing.add(two.giver)
+    let_go: list[str] = []
+    two.giver.on_release.append(lambda member: let_go.append(member.path))
     await two.shared.look()
-    assert two.told == ["spare 64-large has left, and joined no array: 64-large cannot be opened"]
+    assert two.told == ["spare large has left, and is lost: no room"]
+    assert let_go == ["large"]
     await two.shared.look()
-    assert len(two.told) == 1
+    assert two.spares() == ["fits", "small"]

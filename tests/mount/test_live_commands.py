@@ -51,3 +51,13 @@ def test_status_and_its_exit_statuses(
     assert "action:" in page
     brief = raid5.raidx("status", "ARRAY", "--brief").stdout
     assert "[4/3] [U_UU]" in brief
+
+
+def test_a_spare_that_was_removed_is_free_at_once(raid5: RealArray) -> None:
+    spare = raid5.members[0].parent / "spare"
+    spare.touch()
+    os.truncate(spare, 64 << 20)
+    for _ in range(2):
+        raid5.raidx("add-disk", "ARRAY", str(spare), "--as", "spare")
+        raid5.raidx("remove-disk", "ARRAY", str(spare))
+    raid5.raidx("wipe", str(spare))  # another program may have it
