@@ -581,6 +581,7 @@ async def _place(journal: Journal, member_set: MemberSet) -> None:
     """Write the overlay, the written map and the chunk table to their home places, and flush."""
     journal.overlay.freeze()
     table = journal.chunk_table
+    table.note_redone(journal.overlay.frozen_pages())
     await journal.place_frozen(
         journal.written.take_unsaved(), table.take_unsaved(), table.take_left()
     )

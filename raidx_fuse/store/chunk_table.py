@@ -24,7 +24,7 @@ that. Otherwise the array does not start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -506,6 +506,20 @@ class ChunkTable:
             return False
         data = written.unwritten_data(layout, found[0])
         return not unwritten_cells(layout.code, data) >> found[1] & 1
+
+    def note_redone(self, pages: Iterable[tuple[Role, int]]) -> None:
+        """Note that recovery writes *pages* (role, byte offset) again: perhaps where nothing is.
+
+        A record from before a move may be redone though a page of the table has that move already.
+        """
+        layout = self.layout
+        if layout is not None and self.member_set.sums is not None:
+            begin, size = self.member_set.data_offset, layout.chunk_bytes
+            self._left.update(
+                (role, MemberChunk((offset - begin) // size))
+                for role, offset in pages
+                if offset >= begin
+            )
 
     async def forget_sums(self, places: Collection[Place], *, still: bool = False) -> None:
         """Let *places* have no sums, if the array has any; with *still*, those without content."""

@@ -293,6 +293,11 @@ class Overlay:
         self.frozen = {}
         self.frozen_unverified = set()
 
+    def frozen_pages(self) -> Iterator[tuple[Role, int]]:
+        """Yield role and byte offset of each page of the frozen layer."""
+        for key in self.frozen:
+            yield Role(key >> _ROLE_SHIFT), (key & _PAGE_NUMBER) << PAGE_SHIFT
+
     def frozen_writes(self, roles: Collection[Role]) -> Iterator[dict[Role, list[Placed]]]:
         """Yield the writes of the frozen layer by role, in rounds with one portion of each role.
 
