@@ -179,7 +179,11 @@ def date_of(unix_s: float) -> str:
 
 
 def _found(counts: LastScrub | Job, left: int) -> str:
-    return f"{plural(counts['mismatches'], 'mismatch')}, {counts['repaired']} repaired, {left} left"
+    found = (
+        f"{plural(counts['mismatches'], 'mismatch')}, {counts['repaired']} repaired, {left} left"
+    )
+    unchecked = counts.get("unchecked_stripes", 0)
+    return f"{found}, {plural(unchecked, 'stripe')} not checked" if unchecked else found
 
 
 def _redundancy(status: ArrayReport) -> str:

@@ -298,8 +298,8 @@ def growing_steps(device: str, mounted: Mount | None) -> str:
     """Return the line that lets a loop *device*, and what is *mounted* from it, use a new size."""
     line = f"losetup -c {device}"
     if mounted is None:
-        others = f"resize2fs {device} (ext4), xfs_growfs MOUNTPOINT (xfs), as its file system has"
-        return f"{line}, then {others}"
+        others = f"resize2fs {device} for ext4, xfs_growfs MOUNTPOINT for xfs"
+        return f"{line}, then make its file system larger: {others}"
     grow = GROWS.get(mounted.fs_type)
     if grow is None:
         return f"{line}, then what {mounted.fs_type} on {mounted.path} has to grow"

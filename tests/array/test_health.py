@@ -105,6 +105,9 @@ async def test_a_scrub_is_remembered_with_date_result_and_places() -> None:
     assert "raidx scrub MOUNTPOINT --repair" in rest["action"]
     assert "1 mismatch, 0 repaired, 1 left in" in scan_text(rest)
     assert " on 2023-11-" in scan_text(rest)
+    assert rest["last_scrub"] is not None
+    rest["last_scrub"]["unchecked_stripes"] = 1
+    assert "1 left, 1 stripe not checked in" in scan_text(rest)
     async with opened(members) as array:
         status = array.status() | {"mountpoint": "/mnt"}
         assert status["last_scrub"] == kept

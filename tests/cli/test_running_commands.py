@@ -531,7 +531,7 @@ def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(
     daemon.answers["add-disk"] = {"job": 5, "members_before": 4, "members_after": 5, **sizes}
     text = daemon.run("add-disk", "ARRAY", str(tmp_path / "new.img")).stdout
     assert "growing from 4 to 5 members (job 5); the image has 4 MiB when it ends" in text
-    assert "losetup -c DEVICE, then resize2fs DEVICE (ext4), xfs_growfs MOUNTPOINT" in text
+    assert "losetup -c DEVICE, then make its file system larger: resize2fs DEVICE for ext4" in text
     ((_, arguments),) = daemon.calls
     assert arguments["role"] is None
     assert arguments["parity"] is arguments["surrogate"] is None
@@ -572,7 +572,7 @@ def test_reshape_says_where_it_goes_and_add_disk_can_do_the_same(
     text = daemon.run("reshape", "ARRAY", new, "--layout", "raid5", "--fixed").stdout
     assert "moving from raid0 on 3 members to raid5 on 5 (job 5)" in text
     assert "the image has 4 MiB when it ends" in text
-    assert "losetup -c DEVICE, then resize2fs DEVICE (ext4), xfs_growfs MOUNTPOINT" in text
+    assert "losetup -c DEVICE, then make its file system larger: resize2fs DEVICE for ext4" in text
     assert daemon.run("add-disk", "ARRAY", new, "--method", "restripe", "--create").exit_code == 0
     (_, one), (_, other) = daemon.calls
     assert (one["members"], one["layout"], one["rotate"]) == ([new], "raid5", False)
