@@ -158,7 +158,7 @@ def test_commands_go_on_beside_bad_plug_ins(tmp_path: Path) -> None:
     assert "package bad-codes 0.3" in done.stderr
     assert not (tmp_path / "a").exists()
     planned = checked(tmp_path, "create --dry-run --layout raid5 --size 8MiB a b c d")
-    assert "  twins: image of" in planned
+    assert "\n  twins " in planned, "the table of all layouts"
     assert "greedy" not in planned
 
 
