@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import RaidxError
+from raidx_fuse.jobs.replace import successors
 from raidx_fuse.loop.tasks import rest
 from raidx_fuse.members.base import Member
 from raidx_fuse.settings import SPARES_SHARED
@@ -55,7 +56,11 @@ class SharedSpares:
     async def _give(self, found: _Found, needy: Array) -> None:
         giver, path = found.giver, found.path
         try:
-            member = await giver.membership.release_spare(found.member_uuid)
+            # Who joins for a role is a spare for a moment, while this is held.
+            async with giver.membership.attaching:
+                if found not in self._fitting(needy):
+                    return
+                member = await giver.membership.release_spare(found.member_uuid)
         except RaidxError as error:
             log.warning("%s stays with %s: %s", path, giver.name, error)
             self._refused.add((needy.uuid, path))
@@ -89,7 +94,8 @@ class SharedSpares:
                 continue
             if member_set.lost or giver.jobs.running():
                 continue  # it may need the spare itself
+            taken = successors(member_set.config)
             for uuid, spare in member_set.spares.items():
-                is_new = (needy.uuid, spare.path) not in self._refused
-                if is_new and needy.membership.lacks_spare_of(spare.size_bytes):
+                is_free = uuid not in taken and (needy.uuid, spare.path) not in self._refused
+                if is_free and needy.membership.lacks_spare_of(spare.size_bytes):
                     yield _Found(spare.size_bytes, spare.path, uuid, giver)

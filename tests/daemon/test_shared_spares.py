@@ -73,6 +73,25 @@ async def test_an_array_keeps_spares_that_it_may_need_itself(two: Two) -> None:
     assert two.told == []
 
 
+async def test_a_spare_is_not_given_away_while_it_gets_a_role(two: Two) -> None:
+    """New members are spares for a moment; so are those that are about to replace others."""
+    await two.giver.set("spares.shared", "on")
+    await two.needy.fail_disk(2)
+    async with two.giver.membership.attaching, trio.open_nursery() as nursery:
+        nursery.start_soon(two.shared.look)
+        await trio.sleep(1)
+        (fits,) = (
+            uuid for uuid, member in two.giver.member_set.spares.items() if member.path == "fits"
+        )
+        job = {"member_uuid": fits, "next_stripe": 0, "starts": 0}
+        two.giver.member_set.change(lambda config: config.with_job("replace:0", job))
+        two.giver.membership.attaching.release()
+        await trio.sleep(1)
+        assert two.spares() == ["fits", "large", "small"]
+        await two.giver.membership.attaching.acquire()
+    two.giver.member_set.change(lambda config: config.without_job("replace:0"))
+
+
 async def test_a_spare_that_does_not_join_is_given_back_and_not_tried_again(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
