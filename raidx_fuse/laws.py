@@ -56,7 +56,7 @@ class Law(Enum):
     FROZEN = "one checkpoint at a time freezes the layers"
     PARITY = "no home place is written before the parity of its stripe is logged"
     KEPT = "the space that is kept for parities is never negative"
-    EMPTY = "the log changes its members while it is empty"
+    EMPTY = "the log changes its members, or its place, while it is empty"
     # jobs: jobs/rebuild.py, engine/growth_position.py, engine/move_chunks.py
     REBUILT = "a rebuild passes no stripe whose lock another task holds"
     SAVED = "no old copy of a growth becomes stale before the position is saved"

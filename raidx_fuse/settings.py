@@ -31,6 +31,7 @@ PLANNERS = (
 SCRUB_EACH = "scrub_each_s"
 SUMS = "sums"
 SPARES_SHARED = "spares.shared"
+LOG_SIZE = "log.size"
 RULES = ("balance.stay", "balance.together", "balance.apart")
 NONE = "none"
 MAIL, PROGRAM, DIGEST = "events.mail", "events.program", "events.digest"
@@ -144,6 +145,13 @@ def _cache_size(text: str) -> int:
     return value
 
 
+def _log_size(text: str) -> int:
+    value = parse_size(text)
+    if not value:
+        raise UsageError("there is no array without a log", action="journal=none writes past it")
+    return value
+
+
 def _queue_time(text: str) -> float:
     value = parse_seconds(text)
     if value > _QUEUE_S_MAX:
@@ -208,6 +216,14 @@ SETTINGS = {
             "writes that go through the log: partial (of partial stripes), full (all) or none",
             _journal_mode,
             words=MODES,
+        ),
+        Setting(
+            LOG_SIZE,
+            None,
+            "bytes of the log on each member; auto: 1/8 of the smallest one, up to 64MiB",
+            _or("auto", _log_size),
+            BYTES,
+            words=("auto",),
         ),
         Setting(
             "speed_min",

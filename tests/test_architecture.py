@@ -131,6 +131,7 @@ MAY_CLOSE = {
     "jobs.rebundle.operation": "a lost role gets as small as the member that takes it",
     "jobs.restripe.operation": "waits for writes past the log, and changes nothing",
     "array.settings": "the mode of the log",
+    "array.log_size": "the place of the log, which is empty",
     "array.switch_sums": "the routes of writes, which depend on checksums",
 }
 MAY_GIVE_ROLES = {

@@ -21,6 +21,7 @@ import trio
 from raidx_fuse.array import settings, statistics, status
 from raidx_fuse.array.health_history import Health
 from raidx_fuse.array.known_misfits import KnownMisfits
+from raidx_fuse.array.log_size import change_log_size
 from raidx_fuse.array.member_changes import member_changes
 from raidx_fuse.array.membership import Membership, take_back
 from raidx_fuse.array.misfit_limit import MisfitLimit
@@ -70,7 +71,7 @@ from raidx_fuse.layouts.numbers import Role, Stripe
 from raidx_fuse.layouts.registry import LAYOUTS
 from raidx_fuse.loop.tasks import Tasks, rest
 from raidx_fuse.members.base import Member, ReadBuffer
-from raidx_fuse.settings import OF_ARRAY, SUMS, setting_named
+from raidx_fuse.settings import LOG_SIZE, OF_ARRAY, SUMS, setting_named
 from raidx_fuse.store.page_store import PageStore
 
 if TYPE_CHECKING:
@@ -298,6 +299,9 @@ class Array:
         if key == "journal":
             await change_mode(self.context, value)
             return value
+        if key == LOG_SIZE:
+            await change_log_size(self, value)
+            return settings.value_of(self, name)
         if key == SUMS:
             before = self.member_set.sums
             await switch_sums(self, value)

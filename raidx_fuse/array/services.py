@@ -87,7 +87,7 @@ class MemberChanges(ABC):
         config = self.array.member_set.config
         chunks = self.array.context.layout.member_chunks
         end = config.regions.data.offset + chunks * config.chunk_bytes
-        return max(end, config.regions.sums.end)
+        return max(end, config.regions.sums.end, config.regions.log.end)
 
     def bytes_of_spare(self, role: Role) -> int:
         """Return how much of a spare must be usable to take the vacant *role*."""

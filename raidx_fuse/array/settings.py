@@ -25,6 +25,7 @@ from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.jobs.tuner.tuner import Tuner
 from raidx_fuse.settings import (
     KEPT_AS,
+    LOG_SIZE,
     OF_ARRAY,
     OF_POOL,
     POLICY,
@@ -162,6 +163,10 @@ RECEIVERS = {
         require=_require_redundancy,
     ),
     SUMS: Receiver(lambda _array, _value: None),  # array/switch_sums.py
+    LOG_SIZE: Receiver(  # array/log_size.py; the regions say it, no setting is kept
+        lambda _array, _value: None,
+        in_force=lambda array: array.member_set.config.regions.log.length,
+    ),
     SPARES_SHARED: Receiver(lambda _array, _value: None),  # daemon/shared_spares.py
     "sums.cache": Receiver(
         lambda array, value: array.member_set.limit_sums(value),

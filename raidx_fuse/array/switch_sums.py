@@ -3,7 +3,7 @@
 Off: durable in the superblocks before the first write that sets no sums. Nothing of the checksums
 is left in them then, so that any program may write the array; the place of the tables is free.
 
-    on    room on all members (jobs/grow/room_for_sums.py) -> tables empty there, durably
+    on    room on all members (jobs/grow/room.py) -> tables empty there, durably
           -> superblocks: region, tables, "sums" in `needs` -> the first sum
 
 Pages get their sums as they are written, or from a scrub, which begins at once. Members are emptied
@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, Reason
+from raidx_fuse.errors import BusyError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import (
     are_on,
@@ -28,12 +28,17 @@ from raidx_fuse.format.configuration.sums import (
     without_sums,
 )
 from raidx_fuse.format.create import new_uuid
-from raidx_fuse.format.pages import zero_range
 from raidx_fuse.format.shapes import sum_copies_of
-from raidx_fuse.jobs.grow.room_for_sums import make_room
-from raidx_fuse.members.base import Member
+from raidx_fuse.jobs.grow.room import Emptied, Need, make_room, require_place
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.sums import Sums
+
+NEED = Need(
+    words="checksums",
+    length=lambda config: config.regions.sums_bytes(sum_copies_of(config)),
+    place=lambda config: place_for_sums(config, sum_copies_of(config)),
+    elsewhere="make an array with them beside it, then: raidx volume move",
+)
 
 
 def made_sums(member_set: MemberSet) -> Sums | None:
@@ -53,7 +58,7 @@ async def switch_sums(array: RunningArray, value: str) -> None:
     anew, or change meanwhile.
     """
     if value == "on" and array.member_set.sums is None:
-        await make_room(array)
+        await make_room(array, NEED)
     # An older request would empty the tables of a newer one, and a change of the members would
     # give tables of another seed their places (jobs/move_sums.py).
     async with array.membership.attaching:
@@ -80,35 +85,18 @@ async def _switch_off(context: ArrayContext) -> None:
 
 
 async def _switch_on(context: ArrayContext) -> None:
-    member_set = context.member_set
-    emptied, seed = list[Member](), new_uuid()
+    member_set, seed = context.member_set, new_uuid()
 
     def begun(config: ArrayConfig) -> ArrayConfig:
-        copies = sum_copies_of(config)
-        place = place_for_sums(config, copies)
-        if place is None:
-            raise BusyError("a change of the members or the layout has taken the room")
+        place = require_place(config, NEED)
         config = replace(config, regions=replace(config.regions, sums=place))
-        return with_sums(config, copies, seed)
+        return with_sums(config, sum_copies_of(config), seed)
 
     region = begun(member_set.config).regions.sums
-
-    async def empty() -> None:
-        if member_set.lost or member_set.watermarks:
-            raise BusyError(
-                "checksums begin with all members, and some are missing",
-                action="wait until they are rebuilt: `raidx job ARRAY wait`",
-                reason=Reason.MEMBERS_MISSING,
-            )
-        for member in member_set.present().values():
-            if not any(member is done for done in emptied):
-                await zero_range(member, *region)
-                await member.flush()
-                emptied.append(member)
-
-    await empty()
+    emptied = Emptied(member_set, region, "checksums begin")
+    await emptied.empty()
     async with context.closed():
-        await empty()  # those that joined meanwhile
+        await emptied.empty()
         await context.journal.drain()  # what came until now may be parts of pages
         if begun(member_set.config).regions.sums != region:
             raise BusyError("a change of the members or the layout has taken the room")

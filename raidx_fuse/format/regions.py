@@ -8,6 +8,7 @@
              sums      checksums of other members' data, in arrays that have them
     aligned  data      chunks 0, 1, 2, ...
              sums      here, where the room before the data does not suffice
+             log       here, where another size was chosen later, and there was no room before
     end      copies of the superblock slots (`end_offset`), on members of 64 MiB and more
 
 A member of 1 MiB with 4 KiB chunks: log 128 KiB, data from 272 KiB (a multiple of 16 KiB).
@@ -21,7 +22,7 @@ Region(offset=278528, length=770048))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, ClassVar, NamedTuple
 
 from raidx_fuse.errors import TooSmallError, UsageError
@@ -144,7 +145,8 @@ class Regions:
     """The regions of every member of one array, in their order on the member.
 
     *sums*, with the tables of checksums, is NO_REGION in an array that keeps none: then the
-    superblocks do not name it. It lies before the data or behind them.
+    superblocks do not name it. It lies before the data or behind them. So does a log whose size was
+    changed; if it is not behind the written map any more, *table* marks where it was.
     """
 
     UNKNOWN: ClassVar[str] = "the configuration has the region"
@@ -167,15 +169,23 @@ class Regions:
 
     def named(self) -> dict[str, Region]:
         """Return name to region, in the order on the member."""
-        every = {one.name: getattr(self, one.name) for one in fields(self)}
-        if self.sums.offset > self.data.offset:
-            every["sums"] = every.pop("sums")
+        every: dict[str, Region] = {one.name: getattr(self, one.name) for one in fields(self)}
+        moving = ["sums", "data"]
+        if self.log.offset >= self.table.offset:
+            moving.insert(0, "log")
+        for name in sorted(moving, key=lambda one: every[one].offset):
+            every[name] = every.pop(name)
         return {name: region for name, region in every.items() if region != NO_REGION}
 
     @property
     def end(self) -> int:
         """Where the last region ends."""
-        return max(self.data.end, self.sums.end)
+        return max(self.data.end, self.sums.end, self.log.end)
+
+    @property
+    def has_moved_log(self) -> bool:
+        """Whether the log does not follow the written map, where `create` has put it."""
+        return self.log.offset != self.written.end
 
     @property
     def sum_table_bytes(self) -> int:
@@ -198,20 +208,63 @@ class Regions:
     def place_for_sums(self, copies: int, used: int, end: int) -> Region | None:
         """Return where *copies* tables of checksums of the data have a place, None if nowhere.
 
-        That is before the data, where another region is not there already; or behind them, from
-        byte *used* on, up to *end*.
+        That is before the data; or behind them, from byte *used* on, up to *end*. Without tails, if
+        there is no room for them.
         """
-        lengths = self.sums_bytes(copies), copies * self.sum_table_bytes
-        for length in lengths:  # without tails, if there is no room for them
-            before = Region(self.table.end, length)
-            taken = before.offset <= self.sums.offset < before.end
-            if before.end <= self.data.offset and not taken:
-                return before
-        for length in lengths:
-            behind = Region(max(_up(used, PAGE_BYTES), self.data.end), length)
-            if behind.end <= end:
-                return behind
+        for is_before in (True, False):
+            for length in (self.sums_bytes(copies), copies * self.sum_table_bytes):
+                for gap in self._gaps(used, end):
+                    if length <= gap.length and (gap.end <= self.data.offset) == is_before:
+                        return Region(gap.offset, length)
         return None
+
+    def place_for_log(self, length: int, end: int) -> Region | None:
+        """Return where a log of *length* bytes has a place, None if nowhere.
+
+        Where it begins now, if it can; else clear of it, so that either is whole while it changes
+        its place. It lies before the data if there is room, or at the far end of what is free up to
+        byte *end* of the members, so that what is behind the data stays in one part.
+        """
+        following = [one.offset for one in (self.sums, self.data) if one.offset > self.log.offset]
+        here = Region(self.log.offset, length)
+        stays = here.end <= min(following, default=end)
+        gaps = self._gaps(0, end)
+        before = [gap for gap in gaps if length <= gap.length and gap.end <= self.data.offset]
+        if stays and here.offset < self.data.offset:
+            return here
+        if before:
+            return Region(before[0].offset, length)
+        if stays:
+            return here
+        behind = [gap for gap in gaps if length <= gap.length]
+        return Region(behind[-1].end - length, length) if behind else None
+
+    @property
+    def log_bytes_before_data(self) -> int:
+        """How large a log that is behind the data may be to lie before them again."""
+        gaps = self._gaps(0, 0)
+        return max((gap.length for gap in gaps if gap.end <= self.data.offset), default=0)
+
+    def with_log(self, place: Region) -> Regions:
+        """Return these regions with the log in *place*."""
+        follows = place.offset == self.written.end
+        return replace(self, log=place, table=Region(place.end if follows else self.written.end, 0))
+
+    def _gaps(self, used: int, end: int) -> list[Region]:
+        """Return what is free: before the data, and behind them from byte *used* on, up to *end*.
+
+        In whole pages.
+        """
+        gaps, start = list[Region](), self.table.end
+        last = Region(end // PAGE_BYTES * PAGE_BYTES, 0)
+        for region in sorted((self.log, self.sums, self.data, last)):
+            if region == NO_REGION or region.end <= start:
+                continue
+            gaps.append(Region(start, region.offset - start))
+            start = region.end
+            if start >= self.data.end:
+                start = max(start, _up(used, PAGE_BYTES))
+        return [gap for gap in gaps if gap.length > 0]
 
     def sum_tail_bytes(self, copies: int) -> int:
         """Return how much room the region of checksums has for a tail beside each of its tables.

@@ -39,7 +39,7 @@ from raidx_fuse.format.log_record import (
     encode_record,
     holder_of,
 )
-from raidx_fuse.format.regions import SECTOR_BYTES
+from raidx_fuse.format.regions import SECTOR_BYTES, Region
 from raidx_fuse.journal.group_commit import (
     BATCH_BYTES_MAX,
     CHANGE_BYTES_MAX,
@@ -110,18 +110,13 @@ class Journal:
         self.mark = 0
         self.on_mark: Callable[[int], None] = lambda _mark: None
         self.ring = Ring(member_set, head)
-        self.capacity = self.ring.capacity
         self.inflight = RecordsInFlight()
-        self.unsettled = Unsettled(self, member_set, written, self.capacity)
+        self.unsettled = Unsettled(self, member_set, written, self.ring.capacity)
         self.log_members = LogMembers(member_set)
         self.to_form = False
         self.deferral = Deferral()
         self.batch: CommitBatch | None = None  # changes that are not in the ring yet
-        most_bytes = min(BATCH_BYTES_MAX, self.capacity // 8)
-        self._change_bytes = min(CHANGE_BYTES_MAX, most_bytes // 2)
-        # Of a batch that takes one more write, and of a full one with its header.
-        self._gather_bytes = most_bytes - self._change_bytes
-        self._batch_bytes = most_bytes + 4096
+        self._take_capacity()
         self.late: CommitBatch | None = None
         self.torn: RaidxError | None = None
         # What mends the log: the rest of a batch whose changes readers see, and byte offset and
@@ -138,6 +133,15 @@ class Journal:
         self._wake = trio.Event()  # set when the checkpoint must not be delayed
         self._gives_up = False
         self._gives_up_from_s = 0.0  # limits extra checkpoints to the normal rate
+
+    def _take_capacity(self) -> None:
+        self.capacity = capacity = self.ring.capacity
+        self.unsettled.take_capacity(capacity)
+        most_bytes = min(BATCH_BYTES_MAX, capacity // 8)
+        self._change_bytes = min(CHANGE_BYTES_MAX, most_bytes // 2)
+        # Of a batch that takes one more write, and of a full one with its header.
+        self._gather_bytes = most_bytes - self._change_bytes
+        self._batch_bytes = most_bytes + 4096
 
     def share(self, deferral: Deferral) -> None:
         """Let *deferral*, of who steps the handlers, say whether replies may be deferred."""
@@ -840,6 +844,29 @@ class Journal:
         finally:
             gate, self.gate = self.gate, None
             gate.set()
+
+    async def relocate(self, region: Region, publish: Callable[[], Awaitable[None]]) -> None:
+        """Have the log, which `drain` has emptied, in *region*, by what *publish* tells members.
+
+        No commit may come before it returns. The region has only zeros, but for what it shares with
+        the one of before if it begins at the same place: there the new epoch, in which no record
+        follows its first head page, makes either size a right one. Elsewhere that epoch also begins
+        in the former place, where a configuration of before must find that it is none of now.
+
+        Raises what the members raise, with nothing changed; from *publish* on the region is taken.
+        """
+        ring, laws = self.ring, self.member_set.laws
+        if ring.open or self.inflight.open or self.batch is not None:
+            raise laws.broken(Law.EMPTY, f"{len(ring.open)} records")
+        async with self.placing:
+            await ring.begin(ring.epoch + 1, self.mark, ring.next_sequence)
+            await self.member_set.flush()
+            if region.offset != ring.region.offset:
+                await ring.move_head(region)
+                await self.member_set.flush()
+            ring.take_region(region)
+            self._take_capacity()
+            await publish()
 
     async def reform(self) -> None:
         """Drain the log and choose the log members anew, after a member became readable.

@@ -22,7 +22,7 @@ import trio
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.config import uuid_bytes
 from raidx_fuse.format.log_record import HEAD, holder_of
-from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS
+from raidx_fuse.format.regions import PAGE_BYTES, PAGE_SLOTS, SECTOR_BYTES, Region
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import Offset, Role, Stripe, by_role
 from raidx_fuse.store.io_tuples import MemberLostError
@@ -162,7 +162,7 @@ class Ring:
 
     Attributes:
 
-    * *offset*: byte offset of the first record on every member;
+    * *region*, *capacity*: of all, and for records; *offset*: byte offset of the first record;
     * *next_sequence*, *position*: of the next record, counted over all laps of this *epoch*;
     * *open*: (sequence, position) of the records that are not checkpointed, in order;
     * *placed_tail*: behind the checkpointed records; *noted_tail*: as saved in the head page;
@@ -170,14 +170,9 @@ class Ring:
     """
 
     def __init__(self, member_set: MemberSet, head: PageStore) -> None:
-        region = member_set.config.regions.log
         self._laws = member_set.laws
         self.array = uuid_bytes(member_set.config.array_uuid)
-        self.capacity = region.length - HEAD_BYTES
-        # With more than this in the ring, a checkpoint is urgent. The space that a checkpoint frees
-        # is usable after the first flush of the next one. The ring therefore holds the records of
-        # two checkpoints, and those that are committed meanwhile.
-        self.hurry_bytes = self.capacity // 3
+        self.take_region(member_set.config.regions.log)
         self.epoch = 0
         self.next_sequence = 1
         self.position = 0
@@ -189,16 +184,42 @@ class Ring:
         self.held_from = NO_STRIPE  # this stripe and all behind it count as having the record...
         self._held_by = 0  # ...of this sequence number
         self.stale_end = 0  # behind the numbers that were taken back and are not wiped yet
-        self.offset = Offset(region.offset + HEAD_BYTES)
         self._head = head
         self.noted_tail = self.placed_tail = self._flushing_tail = self.durable_tail
         self._saves = self._saved = self._saves_flushing = 0  # head saves begun, done, flushed
         member_set.flush_observers.append(self)
 
-    async def begin(self, epoch: int, mark: int) -> None:
-        """Start *epoch* with an empty ring; after a flush, older records are invalid for ever."""
-        tail = (1, 0, mark)
-        self.go_on(epoch, tail, 1, 0)
+    def take_region(self, region: Region) -> None:
+        """Have the records in *region*, which has none of this epoch."""
+        self.region = region
+        self.offset = Offset(region.offset + HEAD_BYTES)
+        self.capacity = region.length - HEAD_BYTES
+        # With more than this in the ring, a checkpoint is urgent. The space that a checkpoint frees
+        # is usable after the first flush of the next one. The ring therefore holds the records of
+        # two checkpoints, and those that are committed meanwhile.
+        self.hurry_bytes = self.capacity // 3
+
+    async def move_head(self, region: Region) -> None:
+        """Write the head page to the front of *region* from now on, and now (not flushed).
+
+        What is there are zeros. If it cannot be written, it stays where it is.
+        """
+        former = self._head.region.offset
+        self._head.move_to(region.offset)
+        try:
+            await self.save_head(self.noted_tail)
+        except BaseException:
+            self._head.move_to(former)
+            raise
+
+    async def begin(self, epoch: int, mark: int, sequence: int = 1) -> None:
+        """Start *epoch* with an empty ring; after a flush, older records are invalid for ever.
+
+        The next record is *sequence*. Its position is one that it can have in a ring of any size.
+        """
+        position = (sequence - 1) * SECTOR_BYTES
+        tail = (sequence, position, mark)
+        self.go_on(epoch, tail, sequence, position)
         self.open.clear()
         self.stripes.clear()
         self.held_from = NO_STRIPE

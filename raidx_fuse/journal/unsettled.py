@@ -186,9 +186,14 @@ class Unsettled:
         self._whole_fits = False  # one record can hold all parities of a stripe
         self._parities = 0  # that a data cell affects, at most
         self._code_bytes = self._code_entries_bytes = 0  # of all parities of a stripe, in a record
+        self.take_capacity(capacity)
+        self.settling = trio.Lock()  # held while stripes are settled, and while layers change
+
+    def take_capacity(self, capacity: int) -> None:
+        """Have a log of *capacity* bytes for records, which has no parity of the layers yet."""
         self._record_bytes = capacity // RECORD_SHARE  # the most that parities may take in a record
         self.batch_bytes = min(self._record_bytes, BATCH_BYTES_MAX)
-        self.settling = trio.Lock()  # held while stripes are settled, and while layers change
+        self._layout = None  # what depends on it is computed anew
 
     def __bool__(self) -> bool:
         return bool(self.current or self.frozen)

@@ -9,6 +9,7 @@ its last durable copy is in the other slot. Content is written elsewhere: store/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import trio
@@ -149,6 +150,10 @@ class PageStore:
         extend_zeroed(self.payload, pages * PAYLOAD_BYTES)  # views are short-lived
         self.pages = pages
         await self.save([page for page in range(first, pages) if page in self.generations])
+
+    def move_to(self, offset: int) -> None:
+        """Have the pages from byte *offset* of the members on, where none of the array lies yet."""
+        self.region = replace(self.region, offset=offset)
 
     async def heal(self) -> None:
         """Copy the newest pages to members that lack them after a power cut, and flush.

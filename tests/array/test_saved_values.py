@@ -53,6 +53,7 @@ TEXTS = {
     "scrub_each_s": ["0", "604800"],
     "sums": ["on", "off"],
     "sums.cache": ["auto", "0", "64MiB"],
+    "log.size": ["auto", "64MiB"],
     "spares.shared": ["on", "off"],
     "bpu.t_light": ["auto", "1us", "0.00001"],
     "bpu.t_heavy": ["auto", "3600"],

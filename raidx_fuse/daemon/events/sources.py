@@ -18,12 +18,14 @@ from raidx_fuse.daemon.events.event import (
     WARNING,
     Event,
 )
+from raidx_fuse.format.regions import LOG_BYTES_LIMIT
 from raidx_fuse.job_words import has_begun, words_of
 from raidx_fuse.jobs.job import Job
 from raidx_fuse.jobs.rebuild import Rebuild
 from raidx_fuse.jobs.scrub import Scrub
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.loop.tasks import rest
+from raidx_fuse.settings import LOG_SIZE
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Load
@@ -226,7 +228,11 @@ class Watch:
         is_full = waits > self._waits
         if is_full and not self._log_was_full:
             text = f"writes wait for room in the log: {waits - self._waits} in {LOOK_S:.0f} s"
-            action = "if it lasts, make the array anew with a larger log: raidx create --log-size"
+            length = self._array.member_set.config.regions.log.length
+            twice = min(-(-2 * length >> 20), LOG_BYTES_LIMIT >> 20)
+            action = "if it lasts, use faster members: the log is as large as it can be"
+            if twice << 20 > length:
+                action = f"if it lasts, make it larger: raidx set ARRAY {LOG_SIZE}={twice}MiB"
             self._tell("LogFull", INFO, text, "log", action)
         self._waits, self._log_was_full = waits, is_full
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.codec import Stored, decode, encode
-from raidx_fuse.format.configuration.features import ENDS, parted, with_needs
+from raidx_fuse.format.configuration.features import ENDS, LOG_MOVED, parted, with_needs
 from raidx_fuse.format.configuration.names import (
     brief,
     cleaned,
@@ -255,7 +255,11 @@ class ArrayConfig:
                 return f"{name} has the number {number}"
         if self.volumes is not None and (problem := self.volumes.problem()):
             return f"the volume table is not possible: {problem}"
-        return self.regions.problem() or self._data_problem()
+        if problem := self.regions.problem() or self._data_problem():
+            return problem
+        if (LOG_MOVED in self.needs) != self.regions.has_moved_log:
+            return "its log does not lie where its features say"
+        return None
 
     def _data_problem(self) -> str | None:
         if self.regions.data.length < self.chunk_bytes:

@@ -21,10 +21,12 @@ RESTRIPE = "restripe"
 _SHAPES = ("from", "to")
 Params = dict[str, object]
 ENDS = "ends"
+LOG_MOVED = "log.moved"
 FEATURES: dict[str, str] = {
     ENDS: "superblocks also at the end of members of 64 MiB and more: for ever, from its creation",
     "sums": "each write changes checksums (sums.py); a write without them damages what it writes",
     "sums.tail": "checksums that changed are in a tail (sum_tail.py), not in their table yet",
+    LOG_MOVED: "the log lies elsewhere than behind the written map, while it does",
 }
 """The features that this program knows, and what of an array each of them changes."""
 

@@ -272,8 +272,8 @@ def place_for_sums(config: ArrayConfig, copies: int) -> Region | None:
     if (counts := config.params.get("chunk_counts")) is not None:
         if max(counts) > config.regions.data.length // config.chunk_bytes:
             return None
-        return config.regions.place_for_sums(copies, config.regions.end, 0)
-    return config.regions.place_for_sums(copies, config.regions.end, usable_by_all(config))
+        return config.regions.place_for_sums(copies, 0, 0)
+    return config.regions.place_for_sums(copies, 0, usable_by_all(config))
 
 
 def room_for_sums(config: ArrayConfig) -> int:

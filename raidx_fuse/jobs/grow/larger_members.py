@@ -149,11 +149,17 @@ class LargerMembers:
     def _usable_bytes(self) -> int:
         """Return how much of every member with a role can be used."""
         config = self.member_set.config
-        return min(
+        usable = min(
             config.usable_bytes(self._size_of(record))
             for record in config.members
             if record.role >= 0
         )
+        return min(usable, config.regions.log.offset) if self._log_is_behind() else usable
+
+    def _log_is_behind(self) -> bool:
+        """Return whether the log lies behind the data, which cannot pass it."""
+        regions = self.member_set.config.regions
+        return regions.log.offset > regions.data.offset
 
     def _copies(self) -> int:
         """Return for how many tables of checksums there is to be room on each member.
@@ -183,7 +189,7 @@ class LargerMembers:
             and regions.sum_table_bytes == config.regions.sum_table_bytes
         ):
             return regions.sums
-        used = config.regions.end
+        used = max(config.regions.data.end, config.regions.sums.end)
         for record in config.members:
             if (end := config.end_of(record)) is not None:
                 used = max(used, end + SUPERBLOCK_BYTES)
@@ -201,6 +207,13 @@ class LargerMembers:
         config, layout = self.member_set.config, self.context.layout
         self.array.require_writable()
         self.array.jobs.require_finished("cannot use more of its members")
+        if self._log_is_behind():
+            raise UsageError(
+                f"the log of array {config.name} lies behind its data, which cannot pass it",
+                action="let it lie before them: raidx set ARRAY "
+                f"log.size={config.regions.log_bytes_before_data}, then retry",
+                reason=Reason.METADATA_FULL,
+            )
         if not self.unused_bytes():
             raise TooSmallError(
                 f"not every member of array {config.name} has space behind its data",

@@ -193,6 +193,12 @@ class Hardware:
                 size += MEMBER_UNIT_BYTES
         return size
 
+    def _log_bytes(self, size: int) -> int | None:
+        """Return the size of the log of members of *size* bytes, None: as `create` has it."""
+        if self.theme == "log" and find_layout(self.cell.layout).bundled:  # it may get smaller only
+            return 2 * log_bytes(size, widths_of(self.cell.layout)[-1] * CHUNK_BYTES)
+        return ENDS_LOG_BYTES if self.shape.ends else None
+
     async def create(self) -> list[SectorDisk]:
         """Create the array on the smallest members that hold its stripes; return the disks."""
         cell, shape = self.cell, self.shape
@@ -210,7 +216,8 @@ class Hardware:
             and "prime" in find_layout(cell.layout).params
         ):
             params = {"prime": GROWTH_PRIME, "rotate": True}
-        if self.theme == "room":  # the image ends before the last stripes
+        is_free = self.theme in ("room", "log") and not find_layout(cell.layout).bundled
+        if is_free:  # the image ends before the last stripes
             code = code_for(cell.layout, shape.width, params)
             image_bytes = shape.stripes * code.data_count * CHUNK_BYTES
             stripes += FREE_STRIPES
@@ -235,13 +242,13 @@ class Hardware:
                 overwrite_signature=True,
                 size_bytes=image_bytes,
                 params=params,
-                log_bytes=ENDS_LOG_BYTES if shape.ends else None,
+                log_bytes=self._log_bytes(size),
                 sums=cell.sums and self.theme != "room",
             )
 
         await create_smallest(create, least, stripes)
         for image in [disk.cut.state.image for disk in disks]:
-            if self.theme == "room":
+            if is_free and self.rng.random() < (0.6 if self.theme == "log" else 1):
                 assert isinstance(image, bytearray)
                 image.extend(self.rng.randbytes(len(image) // 2))
             elif self.theme == "larger":

@@ -36,7 +36,7 @@ from raidx_fuse.lab.crash.themes.members import (
     theme_returns,
 )
 from raidx_fuse.lab.crash.themes.pool import theme_pool
-from raidx_fuse.lab.crash.themes.room import theme_larger, theme_room
+from raidx_fuse.lab.crash.themes.room import theme_larger, theme_log, theme_room
 from raidx_fuse.lab.crash.themes.shapes import (
     targets_of,
     theme_growth,
@@ -125,6 +125,7 @@ def themes_of(cell: Cell) -> dict[str, tuple[Script, int]]:
         ("sums", theme_sums, 1, cell.sums),
         ("room", theme_room, 1, cell.sums and is_fixed),
         ("larger", theme_larger, int(cell.sums), is_fixed),
+        ("log", theme_log, 1, True),
         ("rot", theme_rot, 2, cell.sums),
         ("off", theme_rot_while_off, 1, cell.sums and redundant and not layout.bundled),
         ("full", theme_full, 1, cell.sums),

@@ -37,6 +37,7 @@ FAILURES = (
     "tests/engine/test_beyond_redundancy.py",
     "tests/crash/test_refused_record.py",
 )
+RESIZED = ("raid5:partial:log", "raid1:full:log", "raid0:full:log")
 
 PLACING = (
     Mutant(
@@ -300,8 +301,39 @@ SPACE = (
     ),
 )
 
+RESIZING = (
+    Mutant(
+        "log-goes-on-where-it-was",
+        JOURNAL,
+        "            ring.take_region(region)\n            self._take_capacity()\n",
+        "            self._take_capacity()\n",
+        "records are where no superblock says that there is a log",
+        RESIZED,
+        ("tests/array/test_log_size.py",),
+    ),
+    Mutant(
+        "log-is-used-before-the-superblocks-name-it",
+        "raidx_fuse/array/log_size.py",
+        "                await member_set.update(lambda config: with_log(config, region))",
+        "                member_set.change(lambda config: with_log(config, region))",
+        "after a cut the log of before is read, which is empty",
+        RESIZED,
+        ("tests/array/test_log_size.py",),
+    ),
+    Mutant(
+        "log-begins-at-a-position-that-no-ring-has",
+        RING,
+        "        position = (sequence - 1) * SECTOR_BYTES\n",
+        "        position = 0\n",
+        "the head of the log counts as impossible, and nothing starts",
+        RESIZED,
+        ("tests/array/test_log_size.py",),
+    ),
+)
+
 MUTANTS = (
     *PLACING,
     *COMMITTING,
     *SPACE,
+    *RESIZING,
 )
