@@ -21,6 +21,7 @@ from raidx_fuse.format.both_ends import read_superblock
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import StoredSums, place_for_sums, sums_of
 from raidx_fuse.format.regions import SUMS_MEMBER_BYTES_MIN
+from raidx_fuse.journal.journal import Journal
 from raidx_fuse.lab.crash.sums import check_calm, check_copies, check_whole, live_pages
 from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.ram import RamMember
@@ -186,6 +187,34 @@ async def test_checksums_follow_the_members(layout: str, begin: Plan) -> None:
         assert (status["state"], status["mismatches"]) == ("done", 0)
         await _is_whole(array)
         assert await array.read(0, len(content)) == content
+
+
+async def test_what_a_restripe_has_moved_has_sums_when_its_watermark_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine stops right behind the record of a watermark: its chunks were copied past it."""
+    members = await ram_array("raid0", 5, sums=True, with_volume=False, log_bytes=LOG)
+    left: list[list[RamMember]] = []
+    commit = Journal.commit
+
+    async def committed(journal: Journal, *args: Any, **options: Any) -> bool:
+        done = await commit(journal, *args, **options)
+        if options.get("mark") is not None:
+            left.append(enlarged(members, 0))
+        return done
+
+    async with open_array(members) as array:
+        await array.set("journal", "none")
+        await array.write(0, random.Random(1).randbytes(200 << 10))
+        await array.flush()
+        with monkeypatch.context() as watched:
+            watched.setattr(Journal, "commit", committed)
+            await narrower(array)
+            await jobs_ended(array)
+    assert len(left) > 3
+    for stopped in left[:: max(1, len(left) // 8)]:
+        async with open_array(stopped) as array:
+            await _is_whole(array)
 
 
 @pytest.mark.parametrize("parity", ["piggyback", "surrogate"])

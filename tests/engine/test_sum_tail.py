@@ -130,6 +130,19 @@ async def test_most_sums_of_a_page_are_written_to_the_table() -> None:
     await all_fits(members)
 
 
+async def test_what_a_table_got_later_counts_over_what_its_tail_still_has() -> None:
+    """First few sums of it changed, then most of them: the tail did not turn in between."""
+    members = await with_tail()
+    async with open_array(members) as array:
+        await array.write(5 * CHUNK, b"\x11" * PAGE)
+        await saved(array)
+        assert any(tail.has_sums for tail in sums_of(array).tables._tails)
+        await array.write(0, random.Random(2).randbytes(4 << 20))
+        await saved(array)
+        assert any(tail.has_sums for tail in sums_of(array).tables._tails)
+        await all_fits(copied(members))
+
+
 @pytest.mark.parametrize("layout", ["raid5", "raid0"])
 async def test_whenever_the_machine_stops_all_pages_fit(layout: str) -> None:
     """The tail turns several times meanwhile."""

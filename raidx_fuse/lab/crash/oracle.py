@@ -278,21 +278,27 @@ class _Oracle:
                 raise ViolationError(f"{job['kind']} ended as {job['state']}: {job['error']}")
 
     async def _check_parity(self, array: Array) -> None:
-        if not self.damaged or self.rots:  # what has rotted is healed by now
-            with trio.fail_after(MOUNT_LIMIT_S):
-                await check_parity(array, self._excuses_parity(array.context.layout))
-            self._check_calm([array], "in a scrub")
-            if self.record is None:  # it changes what lies at home
-                sums = sums_of(array.member_set.config)
-                # Where there is no room, a layout that tolerates more has no more copies, and
-                # those of members that are leaving have fewer. Those on members that are still to
-                # be rebuilt do not count.
-                roles = () if sums is None else array.member_set.config.roles()
-                lost = len(self.left.lost)
-                few = sums is not None and any(len(sums.tables[r].slots) <= lost for r in roles)
-                kept = array.member_set.sums
-                few |= kept is not None and bool(kept.tables.lost_of)
-                await check_whole(array, complete=not (self.recording.sums_begin or few))
+        if self.damaged and not self.rots:  # what has rotted is healed by now
+            return
+        if self.record is None and not self.rots:  # it changes what lies at home
+            await self._check_sums(array)  # before a scrub gives sums to pages that have none
+        with trio.fail_after(MOUNT_LIMIT_S):
+            await check_parity(array, self._excuses_parity(array.context.layout))
+        self._check_calm([array], "in a scrub")
+        if self.record is None and self.rots:
+            await self._check_sums(array)
+
+    async def _check_sums(self, array: Array) -> None:
+        """Check that each live page has a sum that fits, if nothing excuses that it has none."""
+        sums = sums_of(array.member_set.config)
+        # Where there is no room, a layout that tolerates more has no more copies, and those on
+        # members that are leaving, or are still to be rebuilt, do not count.
+        roles = () if sums is None else array.member_set.config.roles()
+        lost = len(self.left.lost)
+        few = sums is not None and any(len(sums.tables[r].slots) <= lost for r in roles)
+        kept = array.member_set.sums
+        few |= kept is not None and bool(kept.tables.lost_of)
+        await check_whole(array, complete=not (self.recording.sums_begin or few))
 
 
 class _ArrayOracle(_Oracle):
