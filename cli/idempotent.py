@@ -15,12 +15,12 @@ import click
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import FunctionT
+from raidx_fuse.client.returning import member_named
 from raidx_fuse.errors import Reason, UsageError
-from raidx_fuse.members.spec import absolute
 from raidx_fuse.settings import SUMS
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import ArrayReport, Member, VolumeDetails
+    from raidx_fuse.documents import ArrayReport, VolumeDetails
 
 
 def if_missing(what: str) -> Callable[[FunctionT], FunctionT]:
@@ -39,18 +39,7 @@ def unchanged(out: Output, document: Mapping[str, object], line: str) -> None:
 
 def has_member(out: Output, array: str, member: str) -> bool:
     """Return whether a running array has a member with this role, UUID or path."""
-    return member_named(out, array, member) is not None
-
-
-def member_named(out: Output, array: str, member: str) -> Member | None:
-    """Return the member of a running array with this role, UUID or path; None if it has none."""
-    same = (member, absolute(member), os.path.realpath(member))
-    members: list[Member] = ask(out, array, "status")["members"]
-    for each in members:
-        here = each["path"] and os.path.realpath(each["path"])
-        if member in (str(each["role"]), each["uuid"]) or each["path"] in same or here in same:
-            return each
-    return None
+    return member_named(ask(out, array, "status")["members"], member) is not None
 
 
 def volume_named(out: Output, mount: str, name: str) -> VolumeDetails | None:

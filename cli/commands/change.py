@@ -15,7 +15,6 @@ from raidx_fuse.cli.idempotent import (
     has_member,
     if_exists,
     if_missing,
-    member_named,
     unchanged,
 )
 from raidx_fuse.cli.output import Output, plural
@@ -31,7 +30,8 @@ from raidx_fuse.cli.parameters import (
 )
 from raidx_fuse.cli.progress import begun
 from raidx_fuse.cli.status_text import dry_run_text
-from raidx_fuse.errors import Reason, UsageError
+from raidx_fuse.client.returning import returning
+from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import Mount, loop_devices, mounts, real_path, split_array
 from raidx_fuse.members.nbd.uri import is_uri
 from raidx_fuse.members.spec import absolute
@@ -114,18 +114,9 @@ def online(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> i
     MEMBER is its role, path or UUID. It gets only what changed meanwhile, if that is known, else
     all of its content: the same as `raidx replace-disk` with the member itself.
     """
-    found = member_named(out, array, reference(member))
-    path = found and found["path"]
-    if found is None and os.path.exists(member):  # it was absent from the mount on
-        path = absolute(member)
-        found = member_named(out, array, _uuid_of(path))
-    if found is None or path is None:
-        raise UsageError(
-            f"the array has no member {member}, or does not know where it is",
-            action=f"raidx replace-disk {array} ROLE PATH",
-            reason=Reason.NO_SUCH_MEMBER,
-        )
-    if found["role"] < 0 or found["state"] not in ("failed", "missing"):
+    members = ask(out, array, "status")["members"]
+    found, path, is_out = returning(members, reference(member), array)
+    if not is_out:
         unchanged(out, {"member": path}, f"{path} is {found['state']} already")
         return 0
     options = {"overwrite_signature": False, "create": False, "dry_run": dry_run}
@@ -133,13 +124,6 @@ def online(out: Output, array: str, member: str, wait: bool, dry_run: bool) -> i
     does = "caught up" if result.get("catches_up") else "rebuilt"
     line = f"{path} is back in role {found['role']}; it is being {does} (job {result.get('job')})"
     return _finish(out, array, result, line, wait)
-
-
-def _uuid_of(path: str) -> str:
-    """Return the UUID of the member at *path*, "" if it is none."""
-    from raidx_fuse.daemon import inspect  # late, as for a member at rest
-
-    return str(inspect.run(inspect.examine, path).get("member_uuid", ""))
 
 
 @verb("add-disk")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,14 +31,14 @@ from raidx_fuse.cli.status_text import (
 )
 from raidx_fuse.client.status_document import (
     EXIT_UNKNOWN,
+    Standstill,
     document,
     exit_status,
     is_in,
     late,
-    nothing_helps,
 )
 from raidx_fuse.daemon.control_client import call
-from raidx_fuse.errors import RaidxError, Reason, TimedOutError, UsageError
+from raidx_fuse.errors import RaidxError, Reason, UsageError
 from raidx_fuse.fuse import mountpoint
 from raidx_fuse.members.spec import absolute
 
@@ -151,20 +150,17 @@ def wait(out: Output, array: str, states: tuple[str, ...], timeout: float | None
             raise UsageError(f"no array of {mount} is named {name}", reason=Reason.NO_SUCH_ARRAY)
         return found, arrays
 
-    stuck: Counter[str] = Counter()  # at how many looks nothing led there
+    standstill = Standstill(states, STUCK_LOOKS)
 
     def hint(seen: tuple[ArrayReport, list[ArrayReport]]) -> None:
-        for each in seen[1]:
-            name = each["name"]
-            stuck[name] = stuck[name] + 1 if nothing_helps(each, states) else 0
-            error = TimedOutError(
-                f"{name} is {each['state']} and no job runs, so it stays as it is",
-                action=each.get("action"),
-            )
-            if timeout is None and stuck[name] >= STUCK_LOOKS:
-                raise error
-            if timeout is not None and stuck[name] == 1:
-                warn(str(error))
+        stays = standstill.look(seen[1])
+        if stays is None:
+            return
+        error, is_sure = stays
+        if timeout is None and is_sure:
+            raise error
+        if timeout is not None and not is_sure:
+            warn(str(error))
 
     def is_enough(seen: tuple[ArrayReport, list[ArrayReport]]) -> bool:
         return all(is_in(each, states) for each in seen[1])

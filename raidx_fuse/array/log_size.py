@@ -41,7 +41,7 @@ async def change_log_size(array: RunningArray, size_bytes: int | None) -> None:
     array.require_writable()
     array.jobs.require_finished("keeps the size of its log")
     length = log_bytes(
-        usable_by_all(member_set.config),
+        min(record.size_bytes for record in member_set.config.members if record.role >= 0),
         len(context.code.cells) * context.chunk_bytes,
         size_bytes,
     )

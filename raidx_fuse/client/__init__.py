@@ -30,7 +30,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
-from raidx_fuse.client.status_document import HEALTHY, document, is_in, late
+from raidx_fuse.client.returning import returning
+from raidx_fuse.client.status_document import HEALTHY, Standstill, document, is_in, late
 from raidx_fuse.daemon import control_client
 from raidx_fuse.daemon.events.store import EventStore, state_directory
 from raidx_fuse.errors import RaidxError, TimedOutError, reason_named
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from raidx_fuse.documents import (
         Advice,
         ArrayReport,
+        Cleared,
         CreationPlan,
         Damage,
         Deleted,
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 POLL_S = 0.2
+STUCK_LOOKS = 25  # in 5 s, as `raidx wait`
 Ref = int | str  # a member: its role, or its path or UUID
 Path = str | os.PathLike[str]
 Option = str | int | bool
@@ -205,15 +208,20 @@ class Client:
     def wait(self, *states: str, timeout_s: float | None = None) -> Status:
         """Wait until every array of the mount has one of *states*, by default "healthy".
 
-        Raises TimedOutError after *timeout_s*.
+        Raises TimedOutError after *timeout_s*; without one, after 5 s in which nothing leads there:
+        a member is lost, and no job runs. Its *action* says what would.
         """
         begin_s, states = time.monotonic(), states or (HEALTHY,)
+        standstill = Standstill(states, STUCK_LOOKS)
         while True:
             found = self.status()
             if all(is_in(each, states) for each in found["arrays"]):
                 return found
             if timeout_s is not None and time.monotonic() - begin_s >= timeout_s:
                 raise late(found["arrays"], states, timeout_s)
+            stays = standstill.look(found["arrays"])
+            if timeout_s is None and stays is not None and stays[1]:
+                raise stays[0]
             time.sleep(POLL_S)
 
     def wait_job(self, job: int) -> Job:
@@ -264,6 +272,29 @@ class Client:
         paths = {"old": _named(old), "new": absolute(os.fspath(new))}
         options = {"create": create, "overwrite_signature": overwrite_signature}
         return cast("Started", self.call("replace-disk", **paths, **options, dry_run=dry_run))
+
+    @overload
+    def online(self, member: Ref, *, dry_run: Literal[False] = False) -> Started: ...
+    @overload
+    def online(self, member: Ref, *, dry_run: Literal[True]) -> Plan: ...
+    def online(self, member: Ref, *, dry_run: bool = False) -> Started | Plan:
+        """Take back a member that had failed or was absent, and is there again.
+
+        It gets what changed meanwhile, a job, or all of its content. One that is in use is left as
+        it is: then there is no job.
+        """
+        members = cast("Sequence[Member]", self.call("status").get("members", ()))
+        found, path, is_out = returning(members, _named(member), self.array)
+        if not is_out:
+            return {"job": None}
+        answer = self.call("replace-disk", old=str(found["role"]), new=path, dry_run=dry_run)
+        return cast("Started", answer)
+
+    def clear(self, member: Ref | None = None) -> Cleared:
+        """Forget the errors and repairs counted of *member*, or of all; return what they were."""
+        return cast(
+            "Cleared", self.call("clear", member=None if member is None else _named(member))
+        )
 
     @overload
     def add_disks(

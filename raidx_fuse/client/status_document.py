@@ -7,6 +7,7 @@ stand at the top as well. The functions at the end say whether an array is well,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -87,7 +88,39 @@ def late(
 ) -> TimedOutError:
     """Return the error for *arrays*, not all of which are in *states* after *timeout_s*."""
     wrong = next(each for each in arrays if not is_in(each, states))
+    stays = ", and stays so: no job runs" if nothing_helps(wrong, states) else ""
     return TimedOutError(
-        f"{wrong['name']} is {wrong['state']}, not {' or '.join(states)}, after {timeout_s:g} s",
+        f"{wrong['name']} is {wrong['state']}, not {' or '.join(states)}, after {timeout_s:g} s"
+        f"{stays}",
         action=wrong["action"],
     )
+
+
+class Standstill:
+    """Arrays that are looked at until they are in one of *states*, and that nothing leads there.
+
+    That is found at *looks* looks one after the other, as a spare may be about to take over.
+    """
+
+    def __init__(self, states: tuple[str, ...], looks: int) -> None:
+        self._states = states
+        self._looks = looks
+        self._stuck: Counter[str] = Counter()
+
+    def look(self, arrays: Sequence[ArrayDetails]) -> tuple[TimedOutError, bool] | None:
+        """Return why one of *arrays* stays as it is, and whether that is sure; None if it may not.
+
+        The first look at which it seems so counts only.
+        """
+        for each in arrays:
+            name = each["name"]
+            self._stuck[name] += 1
+            if not nothing_helps(each, self._states):
+                self._stuck[name] = 0
+            elif self._stuck[name] in (1, self._looks):
+                error = TimedOutError(
+                    f"{name} is {each['state']} and no job runs, so it stays as it is",
+                    action=each.get("action"),
+                )
+                return error, self._stuck[name] == self._looks
+        return None

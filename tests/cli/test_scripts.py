@@ -90,7 +90,7 @@ def test_wait_says_what_is_there_instead_when_time_is_up(daemon: Daemon) -> None
     assert result.exit_code == 1
     error = json.loads(result.stdout)["error"]
     assert error["kind"] == "timed_out"
-    assert error["message"] == "disk is degraded, not healthy, after 0 s"
+    assert error["message"] == "disk is degraded, not healthy, after 0 s, and stays so: no job runs"
     assert error["action"] == "replace it"
 
 

@@ -12,7 +12,9 @@ from tests.support.reasons import because
 pytestmark = [pytest.mark.mount]
 
 
-def test_a_program_replaces_a_member_and_reads_of_it(array: RealArray) -> None:
+def test_a_program_replaces_a_member_and_reads_of_it(
+    array: RealArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array.create("raid5", 4, "8MiB")
     array.mount()
     client = Client(array.mnt)
@@ -28,6 +30,17 @@ def test_a_program_replaces_a_member_and_reads_of_it(array: RealArray) -> None:
     with pytest.raises(TimedOutError) as late:
         client.wait("clean", timeout_s=0)
     assert "raidx replace-disk" in str(late.value.action)
+    monkeypatch.setattr("raidx_fuse.client.STUCK_LOOKS", 2)
+    with pytest.raises(TimedOutError, match="no job runs, so it stays as it is") as stuck:
+        client.wait()
+    assert "raidx replace-disk" in str(stuck.value.action)
+    assert client.online(1) == {"job": None}, "it is in use"
+    back = client.online(str(array.members[2])).get("job")
+    assert isinstance(back, int)
+    assert client.wait_job(back)["state"] == "done"
+    assert [each["role"] for each in client.clear()["members"]] == [0, 1, 2, 3]
+    assert client.clear(2)["members"][0]["repairs"] == 0
+    client.fail_disk(2)
     with pytest.raises(RaidxError) as refused:
         client.fail_disk(1)
     assert refused.value.kind == "array_failed"
