@@ -1,6 +1,6 @@
 """Draw the picture of `raidx watch` in the manual: a rebuild under load, on modelled disks.
 
-    python examples/watch_picture.py > cli/watch.svg
+    python examples/watch_picture.py > cli/watch.svg     (or all pictures: tests/docs/pictures.py)
 
 The array runs in virtual time in this process: no root, no mount, the same picture on every machine
 with the same Textual.

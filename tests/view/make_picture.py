@@ -15,7 +15,7 @@ from PIL import Image
 from tests.support.browser import Browser, browser
 from tests.support.page import Page, page, show_stripes
 
-COLOURS = 64  # the page has few, and a PNG of few is small
+COLOURS = 192  # the page has few, and a PNG of few is small
 LIT = "return document.querySelectorAll('.cell.write, .cell.read').length > 1"
 
 
