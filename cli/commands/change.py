@@ -69,14 +69,15 @@ def _finish(out: Output, array: str, result: dict[str, Any], line: str, wait: bo
 @click.option(
     "--lose-data",
     is_flag=True,
-    help="Continue even if chunks that await a resync are lost with the old member.",
+    help="Continue even if chunks are lost with the member.",
 )
 @dry_run_option
 def fail_disk(out: Output, array: str, member: str, **options: bool) -> int:
     """Take a member out as if it had failed.
 
     MEMBER is its role, path or UUID. The command is refused if data would be lost with the member,
-    as after a crash without a journal until the resync has ended.
+    as after a crash without a journal until the resync has ended, or while pages of other members
+    are damaged and only this one gives them back.
     """
     result = ask(out, array, "fail-disk", member=reference(member), **options)
     return _finish(out, array, result, f"role {result.get('role')} is failed now", wait=False)

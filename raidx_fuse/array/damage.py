@@ -18,7 +18,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.read_cells import CellReader, hopeless_cells
 from raidx_fuse.errors import RaidxError, UnrecoverableError
 from raidx_fuse.format.configuration.volumes import parts_by_volume
-from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.members.unreadable import PAGE_BYTES
 from raidx_fuse.store.io_tuples import MemberLostError
@@ -64,6 +64,21 @@ async def damage(array: RunningArray) -> Damage:
         "ranges": rows[:RANGES_MAX],
         "more": max(0, len(ranges) - RANGES_MAX) + max(0, len(rows) - RANGES_MAX),
     }
+
+
+def chunks_needing(context: ArrayContext, role: Role) -> int:
+    """Return how many chunks have pages that are lost if *role* is: pages of others are damaged."""
+    member_set, chunks = context.member_set, set[Chunk]()
+    for other, page in member_set.unreadable:
+        chunk, at = divmod(page * PAGE_BYTES - member_set.data_offset, context.chunk_bytes)
+        found = context.layout.inverse(Role(other), MemberChunk(chunk))
+        if found is None or other == role:
+            continue
+        stripe = found[0]
+        cells = hopeless_cells(context, stripe, at, frozenset({role})) & context.code.data_mask
+        cells &= ~hopeless_cells(context, stripe, at)
+        chunks |= {context.layout.logical(stripe, cell) for cell in cells_of(cells)}
+    return len(chunks)
 
 
 def _joined(pages: dict[int, str], context: ArrayContext) -> list[Range]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from raidx_fuse.array.damage import chunks_needing
 from raidx_fuse.array.services import RunningArray
 from raidx_fuse.errors import (
     ArrayFailedError,
@@ -232,13 +233,22 @@ class Membership:
                 "--lose-data",
                 reason=Reason.LOSES_DATA,
             )
-        return record, chunks
+        needing = chunks_needing(self.array.context, role)
+        if needing and not lose_data:
+            raise ArrayFailedError(
+                f"role {role} cannot be spared: other members have pages that cannot be read or do "
+                f"not fit their checksums, and only it gives them back (chunks: {needing})",
+                action="mend them: `raidx scrub ARRAY --repair --wait`, or accept the loss with "
+                "--lose-data",
+                reason=Reason.LOSES_DATA,
+            )
+        return record, chunks + needing
 
     async def fail(self, ref: str | int, *, lose_data: bool = False) -> Failing:
         """Exclude a member; the superblocks of the others say so when this returns.
 
         Raises UsageError for a wrong member, ArrayFailedError if data would be lost. Chunks that
-        await a resync may be lost only with *lose_data*.
+        await a resync, and pages that other members lack, may be lost only with *lose_data*.
         """
         record, _ = self._require_spare(ref, lose_data)
         if not self.member_set.fail(record.role, "taken out by the user"):

@@ -16,7 +16,7 @@ from raidx_fuse.engine.chunk_cache import address_of
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.contradictions import solve_otherwise
 from raidx_fuse.layouts.codes.code import Unrecoverable
-from raidx_fuse.layouts.numbers import CellIndex, Stripe
+from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
 from raidx_fuse.members.unreadable import PAGE_BYTES, pages_in
 from raidx_fuse.store.buffers import Arena, Bytes
@@ -25,9 +25,15 @@ from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import combine
 
 
-def hopeless_cells(context: ArrayContext, stripe: Stripe, at: int) -> int:
-    """Return the mask of the written cells whose page from byte *at* on nothing gives back."""
+def hopeless_cells(
+    context: ArrayContext, stripe: Stripe, at: int, without: frozenset[Role] = frozenset()
+) -> int:
+    """Return the mask of the written cells whose page from byte *at* on nothing gives back.
+
+    *without*: if these roles were lost, too.
+    """
     lost = context.member_set.lost_cells(stripe, at, at + PAGE_BYTES)
+    lost |= context.layout.lost_cells(stripe, without)
     unwritten = context.unwritten_cells(stripe)
     hopeless = 0
     for cell in cells_of(lost & ~unwritten):

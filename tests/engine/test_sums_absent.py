@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import RaidxError, UnrecoverableError
+from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
@@ -18,7 +19,8 @@ from tests.support.arrays import jobs_ended, parity_holds, ram_array
 CHUNK = 16 << 10
 PAGE = 4096
 SIZE = 1 << 20
-REDUNDANT = [("raid5", 4), ("raid1", 2), ("rdp", 6), ("upc", 6)]
+CHAINED = [("raid5", 4), ("rdp", 6), ("upc", 6)]
+REDUNDANT = [*CHAINED, ("raid1", 2)]
 
 
 async def with_sums(layout: str, width: int) -> list[RamMember]:
@@ -182,6 +184,79 @@ async def test_a_member_that_returns_keeps_a_page_that_the_others_do_not_give_ba
         assert answer["catches_up"]
         await jobs_ended(array)
         assert not array.context.bad_chunks
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+
+
+@pytest.mark.parametrize(
+    ("layout", "width", "rotten"),
+    [("raid1", 2, "parity"), *((*each, what) for each in CHAINED for what in ("data", "parity"))],
+)
+async def test_a_page_that_only_a_returned_member_gives_back_is_healed(
+    layout: str, width: int, rotten: str
+) -> None:
+    """As many members as may be lost are absent, and a page of another one rots meanwhile."""
+    members = await with_sums(layout, width)
+    content = bytearray(random.Random(1).randbytes(SIZE))
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.flush()
+        context = array.context
+        code, away = context.code, range(context.code.tolerance)
+        for role in away:
+            await array.fail_disk(role)
+        stripe = next(
+            Stripe(stripe)
+            for stripe in range(context.layout.stripes)
+            if not context.unwritten_cells(Stripe(stripe)) & code.data_mask
+            and any(context.position(Stripe(stripe), CellIndex(0))[0] == role for role in away)
+        )
+        cells = (
+            range(code.data_count) if rotten == "data" else range(code.data_count, len(code.cells))
+        )
+        places = [context.position(stripe, CellIndex(cell)) for cell in cells]
+        role, begin = next(place for place in places if place[0] not in away)
+        at = context.layout.logical(stripe, CellIndex(0)) * CHUNK
+        new = random.Random(2).randbytes(PAGE)
+        await array.write(at, new)  # so that the stripe is visited; the rotten page is another one
+        content[at : at + PAGE] = new
+        await array.context.journal.drain()
+        members[role].memory[begin + PAGE] ^= 1
+        with suppress(RaidxError):
+            await array.read(at, CHUNK)
+        for back in away:
+            assert (await array.replace_disk(back, members[back]))["catches_up"]
+            await jobs_ended(array)
+        assert not array.context.bad_chunks
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+        await parity_holds(array)
+
+
+@pytest.mark.parametrize(("layout", "width"), REDUNDANT)
+async def test_a_member_is_not_taken_out_while_it_alone_gives_back_a_page(
+    layout: str, width: int
+) -> None:
+    members = await with_sums(layout, width)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.flush()
+        spared = array.context.code.tolerance - 1
+        for role in range(spared):
+            await array.fail_disk(role)
+        place = next(at for at in range(0, SIZE, CHUNK) if where(array, at)[0] >= spared)
+        role, at = where(array, place)
+        last = width - 1 if role != width - 1 else width - 2
+        members[role].memory[at] ^= 1
+        unreadable = array.member_set.unreadable
+        mender, unreadable.mender = unreadable.mender, None  # it has not come to it yet
+        await array.read(place, PAGE)
+        with pytest.raises(ArrayFailedError, match="only it gives them back"):
+            await array.fail_disk(last)
+        unreadable.mender = mender
+        await array.jobs.wait(await array.start_scrub(repair=True))
+        await array.fail_disk(last)
         for at in range(0, SIZE, CHUNK):
             assert await array.read(at, CHUNK) == content[at : at + CHUNK]
 

@@ -3,7 +3,8 @@
 A page that the code gives back is logged like any other write, placed by a checkpoint, and read. A
 member on which that fails is failed. A page that nothing gives back, because members are lost or
 the layout has no redundancy, stays as it is: the member may read it one day, or the lost member may
-return. Of pages that misfit their sums, some of the sums may be wrong instead (`_doubted`). It is
+return: what it has from before, though it is not rebuilt yet, is asked first (`_mend_by_returned`).
+Of pages that misfit their sums, some of the sums may be wrong instead (`_doubted`). It is
 *given up* when its place is needed: by a write there, or by a rebuild, a replacement
 or a restoration (jobs/rebundle) whose content depends on it. Then, in this order:
 
@@ -107,6 +108,9 @@ class Mender:
             found = found or bool(self._marked(stripe))
             while True:
                 try:
+                    if returned := await self._mend_by_returned(stripe):
+                        await self.context.journal.place()
+                        await self._verify(returned)
                     pages = await self._mend(stripe, (needed or {}).get(stripe))
                     break
                 except MemberLostError:
@@ -133,6 +137,49 @@ class Mender:
                 at = page * PAGE_BYTES - begin
                 marked[at] = marked.get(at, 0) | 1 << cell
         return marked
+
+    async def _mend_by_returned(self, stripe: Stripe) -> list[Page]:
+        """Mend what nothing gives back but members that are not rebuilt yet; return these pages.
+
+        A member that was absent may have what it had before. A page of it that fits its sum is
+        right; of another one, whatever fits when it is used. Raises MemberLostError.
+        """
+        context, member_set = self.context, self.context.member_set
+        sums, marked = member_set.sums, self._marked(stripe)
+        absent = context.layout.lost_cells(stripe, member_set.lost_at(stripe))
+        places = {cell: context.position(stripe, cell) for cell in cells_of(absent)}
+        places = {cell: at for cell, at in places.items() if at[0] in member_set.watermarks}
+        if sums is None or not marked or not places:
+            return []
+        if context.dirty_bitmap.guarded:
+            await context.dirty_bitmap.finish((stripe,))
+        await context.journal.settle((stripe,))
+        epoch = member_set.role_epoch
+        requests: list[MemberIO] = []
+        for at, cells in sorted(marked.items()):
+            wrong = cells & hopeless_cells(context, stripe, at)
+            held: dict[CellIndex, Bytes] = {}
+            right: dict[CellIndex, Bytes] = {}
+            for cell, (role, begin) in places.items() if wrong else ():
+                found = await member_set.read_home(role, begin + at, PAGE_BYTES)
+                if not isinstance(found, bytearray):
+                    continue
+                held[cell] = np.frombuffer(found, np.uint8)
+                await sums.load([(role, begin + at, (), PAGE_BYTES)])
+                says = context.says_what_is_lost(stripe, cell, at) and sums.has(role, begin + at)
+                if says and sums.fits(role, begin + at, found):
+                    right[cell] = held[cell]
+            for cell in cells_of(wrong):
+                role, begin = context.position(stripe, cell)
+                contents = await self._solved_by(stripe, at, (cell,), right)
+                await sums.load([(role, begin + at, (), PAGE_BYTES)])
+                if not contents and sums.has(role, begin + at):
+                    contents = await self._solved_by(stripe, at, (cell,), held)
+                if contents and member_set.queues[role] is not None:
+                    requests.append((role, begin + at, [contents[cell].data], PAGE_BYTES))
+        if requests:
+            await context.write_cells(stripe, requests, epoch, Cover.SAME)
+        return [(role, offset // PAGE_BYTES) for role, offset, _, _ in requests]
 
     async def _mend(self, stripe: Stripe, needed: Needed | None) -> list[Page]:
         """Mend one stripe; return the pages that were written. Raises MemberLostError."""
