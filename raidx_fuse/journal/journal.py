@@ -732,11 +732,12 @@ class Journal:
                 raise self.member_set.laws.broken(Law.PARITY, stripes)
             await self.place_frozen(pages, chunk_table, left)
             await self._barrier()  # the home places are durable
+            if unreadable := self.member_set.unreadable:  # they may be readable now
+                has_frozen = self.overlay.has_frozen
+                unreadable.stir([page for page in unreadable if has_frozen(Role(page[0]), page[1])])
             self.overlay.drop_frozen()
             self._begun = None
             self.member_set.note_placed()
-            if self.member_set.unreadable:
-                self.member_set.unreadable.stir()  # a page may have been written anew
             await ring.move_tail(tail)
             self.placements += 1
 

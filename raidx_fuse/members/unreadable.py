@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,7 +68,8 @@ class Unreadable:
     """The unreadable pages of the members of an array, by role; false if there are none.
 
     *errors_max*: so many read errors of a member within an hour are mended in place. *changes*
-    increases with every page that is added. *stirred* is set when a page is worth another try.
+    increases with every page that is added. *stirred* is set when a page is worth another try
+    (`take_stirred` returns those).
     *mender* is None until the log is redone; at a start that may give content up, it is there
     before. *leaving* is the role whose member is being replaced, -1 for none: it is mended only for
     writes, and its errors do not fail it.
@@ -81,6 +82,7 @@ class Unreadable:
         self.mender: Mender | None = None
         self.leaving = -1
         self._pages: dict[int, dict[int, int]] = {}  # role -> page -> *changes* when it was added
+        self._stirred: dict[tuple[int, int], None] = {}  # in the order in which they came
         self._asks: Counter[tuple[int, int]] = Counter()  # of known pages, by (role, page)
         self._errors: defaultdict[int, deque[float]] = defaultdict(deque)
 
@@ -108,15 +110,23 @@ class Unreadable:
     def add(self, role: int, page: int) -> None:
         self.changes += 1
         self._pages.setdefault(role, {})[page] = self.changes
-        self.stir()
+        self.stir([(role, page)])
 
-    def stir(self) -> None:
-        """Have every page tried again."""
-        self.stirred.set()
+    def stir(self, pages: Iterable[tuple[int, int]] | None = None) -> None:
+        """Have *pages* (role, page) tried again; None: all there are."""
+        self._stirred.update(dict.fromkeys(self if pages is None else pages))
+        if self._stirred:
+            self.stirred.set()
 
-    def calm(self) -> None:
-        """Note that every page so far is about to be tried."""
+    def put_off(self, role: int, page: int) -> None:
+        """Have a page tried again when others are."""
+        self._stirred[role, page] = None
+
+    def take_stirred(self) -> list[tuple[int, int]]:
+        """Return the pages (role, page) that are worth another try now; they are tried."""
         self.stirred = trio.Event()
+        taken, self._stirred = self._stirred, {}
+        return [(role, page) for role, page in taken if page in self._pages.get(role, ())]
 
     def discard(self, role: int, page: int) -> None:
         """Note that *page* of *role* can be read again."""

@@ -199,6 +199,10 @@ class Overlay:
         """Return whether the frozen layer has all bytes from *begin* to *end*."""
         return self._covers((self.frozen,), role, begin, end)
 
+    def has_frozen(self, role: Role, page: int) -> bool:
+        """Return whether the frozen layer has bytes of page number *page* of *role*."""
+        return role << _ROLE_SHIFT | page in self.frozen
+
     @staticmethod
     def _covers(layers: Sequence[Pages], role: Role, begin: int, end: int) -> bool:
         if begin >= end:

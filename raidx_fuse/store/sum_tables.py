@@ -586,6 +586,12 @@ class SumTables:
                 await self.member_set.write(requests, background=True)
             requests = []
 
+    def write_again(self, role: Role, page: int) -> None:
+        """Have the page of the table of *role* that has the sum of *page* written, if in memory."""
+        if self.memory.are_loaded(role, page, page + 1):
+            self.memory.put_one(role, page, self.memory.known_one(role, page))  # it stays there
+            self._whole.add((role, page // ENTRIES))
+
     def _count_up(self, role: Role, at: Pages) -> None:
         """Give the pages *at* of the table of *role* a new generation."""
         tail, generations = self._tails[role], self._generations[role]

@@ -858,6 +858,7 @@ class Sums:
         page = role, offset - self._begin >> PAGE_SHIFT
         if error.errno == errno.EILSEQ and page not in self.suspects:
             self.suspects.add(page)
+            self.tables.write_again(*page)  # what spoils pages may spoil tables
             self.misfits += 1
             self._found[role] += 1
             self._again[role] += page in self._were_healed

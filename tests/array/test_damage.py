@@ -11,6 +11,7 @@ from raidx_fuse.array.array import Array
 from raidx_fuse.array.check import check_members
 from raidx_fuse.array.damage import damage
 from raidx_fuse.array.open import open_array
+from raidx_fuse.engine.write.mend import Mender
 from raidx_fuse.errors import RaidxError
 from raidx_fuse.format.configuration.volumes import (
     Extent,
@@ -18,7 +19,7 @@ from raidx_fuse.format.configuration.volumes import (
     VolumeTable,
     parts_by_volume,
 )
-from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role
+from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
 from raidx_fuse.members.base import Member
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import ram_array
@@ -247,3 +248,55 @@ async def test_a_lost_chunk_that_is_written_again_and_flushed_can_be_read_after_
             left[-1].memory[:] = member.memory
     async with open_array(left) as array:
         assert await array.read(0, CHUNK) == content
+
+
+@pytest.mark.parametrize("what", ["tables", "tables and tail"])
+async def test_a_page_that_misfits_does_so_after_its_sum_was_damaged_as_well(what: str) -> None:
+    """Noise came over pages and over all copies of their sums: only memory has these."""
+    members, content = await written("raid1", 2)
+    async with open_array(members) as array:
+        await array.fail_disk(0)
+        sums = array.member_set.config.regions.sums
+        end = sums.end
+        if what == "tables":
+            tables = array.member_set.sums.tables  # type: ignore[union-attr]
+            end = min(offset for role in range(2) for _, offset in tables._tail_holders(Role(role)))
+        assert await array.read(0, CHUNK) == content[:CHUNK]  # its sums are in memory
+        noise = random.Random(1).randbytes(end - sums.offset)
+        members[1]._bytes[sums.offset : end] = noise
+        rot_at(members[1], array.context.position(Stripe(0), CellIndex(1))[1])
+        with pytest.raises(RaidxError):
+            await array.read(0, PAGE)
+    async with open_array(members[1:], start_degraded=True) as array:
+        await trio.sleep(2)
+        why = "cannot be read" if what == "tables" else "lost"
+        assert await listed(array, content) == [(0, PAGE, why)]
+        await array.write(0, content[:PAGE])
+        assert await listed(array, content) == []
+
+
+async def test_a_page_that_nothing_gives_back_is_tried_again_only_if_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each one that is found costs as much as all before it, and readers wait for it."""
+    visited: list[tuple[Role, int]] = []
+    visit = Mender._visit
+
+    async def noted(mender: Mender, role: Role, page: int) -> None:
+        visited.append((role, page))
+        await visit(mender, role, page)
+
+    monkeypatch.setattr(Mender, "_visit", noted)
+    members, content = await written("raid0", 2)
+    async with open_array(members) as array:
+        count = 40
+        rot(array, *range(0, count * PAGE, PAGE))
+        for at in range(0, count * PAGE, PAGE):
+            with pytest.raises(RaidxError):
+                await array.read(at, PAGE)
+            await trio.sleep(0.1)
+        assert len(visited) == count
+        await array.write(count * PAGE, content[:PAGE])
+        await array.context.journal.place()
+        await trio.sleep(1)
+        assert len(visited) == count

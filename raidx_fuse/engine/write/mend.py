@@ -64,13 +64,13 @@ class Mender:
         unreadable = self.context.member_set.unreadable
         while True:
             await unreadable.stirred.wait()
-            unreadable.calm()
-            for role, page in list(unreadable):
+            for role, page in unreadable.take_stirred():
                 if role == unreadable.leaving:
                     continue
                 try:
                     await self._visit(Role(role), page)
                 except RaidxError as error:
+                    unreadable.put_off(role, page)
                     log.error("page %d of role %d is not mended: %s", page, role, error)
 
     async def _visit(self, role: Role, page: int) -> None:
