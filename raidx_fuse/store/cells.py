@@ -134,10 +134,16 @@ class Cells:
                 self.note_torn(stripes)
             raise
 
-    async def save_sums(self) -> None:
-        """Write the sums that changed; they are durable after the next flush. Raises RaidxError."""
-        if self.member_set.sums is not None:
-            await self.member_set.sums.tables.save()
+    async def save_sums(self) -> bool:
+        """Write the sums that changed; they are durable after the next flush. Raises RaidxError.
+
+        Returns whether any had changed.
+        """
+        if self.member_set.sums is None:
+            return False
+        changed = bool(self.member_set.sums.tables.memory.unsaved)
+        await self.member_set.sums.tables.save()
+        return changed
 
     def write_now(self, requests: Sequence[MemberIO], crcs: Values | None) -> list[MemberIO] | None:
         """Write *requests*, MARKED, without suspending; return those left, None if no member wrote.

@@ -42,8 +42,9 @@ def region_stripes(stripes: int, stripe_bytes: int, bits: int) -> int:
     return max(wanted, -(-stripes // bits))
 
 
-async def _nothing() -> None:
+async def _nothing() -> bool:
     """Save nothing."""
+    return False
 
 
 class DirtyBitmap:
@@ -66,7 +67,7 @@ class DirtyBitmap:
         *,
         unlogged: bool = False,
     ) -> None:
-        self.save_sums: Callable[[], Awaitable[None]] = _nothing
+        self.save_sums: Callable[[], Awaitable[bool]] = _nothing
         self.unlogged = unlogged
         self.guarded = False
         self.pages = pages
@@ -88,8 +89,11 @@ class DirtyBitmap:
         self._cleaning = trio.Lock()
         self._wanted: set[int] = set()
 
-    def connect(self, save_sums: Callable[[], Awaitable[None]]) -> None:
-        """Have *save_sums* write the sums of what was written before its bits are cleared."""
+    def connect(self, save_sums: Callable[[], Awaitable[bool]]) -> None:
+        """Have *save_sums* write the sums of what was written before its bits are cleared.
+
+        It returns whether there were any.
+        """
         self.save_sums = save_sums
 
     def _set_bits(self) -> list[int]:
@@ -208,6 +212,10 @@ class DirtyBitmap:
         }
         self._touched.clear()
         if not quiet:
+            # After a crash, rot in a region is healed by the sums that were saved, also beside
+            # stripes that are written all the time.
+            if self._marked and await self.save_sums():
+                await self._flush()
             return
         self._marked -= quiet  # from here on a new write must mark again
         try:

@@ -332,6 +332,37 @@ async def test_rot_beside_what_was_being_written_at_a_crash_is_healed(
         await parity_holds(array)
 
 
+async def test_rot_in_a_region_that_is_always_written_is_healed_after_a_crash() -> None:
+    """What was written there before, and flushed, has had sums on the members for a while."""
+    members = await with_sums("raid5", 4)
+    async with open_array(members) as array:
+        await array.set("journal", "none")
+        content = bytearray(await written(array, 1))
+        await trio.sleep(30)  # nothing is marked any more
+        stripe_bytes = array.context.code.data_count * CHUNK
+        region_bytes = array.context.dirty_bitmap.per_region * stripe_bytes
+        content[:region_bytes] = random.Random(2).randbytes(region_bytes)
+        await array.write(0, bytes(content[:region_bytes]))
+        for count in range(30):
+            await trio.sleep(1)
+            content[:stripe_bytes] = random.Random(count).randbytes(stripe_bytes)
+            await array.write(0, bytes(content[:stripe_bytes]))
+            await array.flush()
+        left = [bytes(memory_of(member)) for member in members]  # killed here
+        begin = array.member_set.data_offset
+    for member, image in zip(members, left, strict=True):
+        memory_of(member)[:] = image
+    assert region_bytes > stripe_bytes
+    for at in range(begin + CHUNK, begin + region_bytes // 3, PAGE):
+        memory_of(members[0])[at + 5] ^= 1
+    async with open_array(members) as array:
+        assert array.context.dirty_bitmap.pending_regions()
+        assert await array.read(0, len(content)) == content
+        await jobs_ended(array)
+        assert await array.read(0, len(content)) == content
+        await parity_holds(array)
+
+
 @pytest.mark.parametrize(("layout", "width"), [*LAYOUTS, ("evenodd", 7), ("xcode", 5)])
 def test_crcs_of_parities_follow_from_those_of_data(layout: str, width: int) -> None:
     code = make_layout(layout, width, 1000, CHUNK).code
