@@ -10,7 +10,12 @@ import trio
 
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import RaidxError, Reason, UsageError
-from raidx_fuse.format.configuration.config import ArrayConfig
+from raidx_fuse.format.configuration.config import (
+    ArrayConfig,
+    config_to_dict,
+    decode_config,
+    encode_config,
+)
 from raidx_fuse.format.regions import LOG_BYTES_LIMIT
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
@@ -77,6 +82,12 @@ async def test_a_log_gets_smaller_and_larger_where_it_is_or_behind_the_data(
     assert larger.regions.log.offset > larger.regions.data.end - 1
     assert larger.regions.log.end == 4 * MIB, "at the far end"
     assert "log.moved" in larger.needs
+    stored = config_to_dict(larger)["regions"]
+    assert stored["moved_log"] == [*larger.regions.log]
+    end = larger.regions.written.end
+    assert (stored["log"], stored["table"]) == ([end, 12288], [end + 12288, 0]), "for 79fb2b4"
+    assert decode_config(encode_config(larger)) == larger
+    assert "moved_log" not in config_to_dict(again)["regions"]
     assert again.regions.log == log, "back in its place before the data"
     assert again.needs == before.needs
     async with open_array(members) as array:

@@ -18,7 +18,14 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from raidx_fuse.errors import FormatError, OtherVersionError
 from raidx_fuse.format.configuration.codec import Stored, decode, encode
-from raidx_fuse.format.configuration.features import ENDS, LOG_MOVED, parted, with_needs
+from raidx_fuse.format.configuration.features import (
+    ENDS,
+    LOG_MOVED,
+    parted,
+    with_moved_log,
+    with_needs,
+    without_moved_log,
+)
 from raidx_fuse.format.configuration.names import (
     brief,
     cleaned,
@@ -347,8 +354,10 @@ def uuid_text(content: bytes) -> str:
 
 
 def config_to_dict(config: ArrayConfig) -> dict[str, Any]:
-    params = with_needs(config.params, config.needs)
-    return {**encode(config), "params": params, _HISTORY: []}
+    values = {**encode(config), "params": with_needs(config.params, config.needs), _HISTORY: []}
+    if config.regions.has_moved_log:
+        values["regions"] = with_moved_log(values["regions"])
+    return values
 
 
 def encode_config(config: ArrayConfig) -> bytes:
@@ -395,6 +404,8 @@ def decode_config(text: bytes) -> ArrayConfig:
         needs: tuple[str, ...] = ()
         if isinstance(values.get("params"), dict):
             values["params"], needs = parted(values["params"])
+        if LOG_MOVED in needs and isinstance(values.get("regions"), dict):
+            values["regions"] = without_moved_log(values["regions"])
         config = replace(decode(ArrayConfig, values), needs=needs)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"the configuration is not readable ({brief(error)})") from error

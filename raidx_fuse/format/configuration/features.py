@@ -12,16 +12,21 @@ layout depends on them, and they outlive growths and restripes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.names import brief
+from raidx_fuse.format.regions import PAGE_BYTES
 
 NEEDS = "needs"
 RESTRIPE = "restripe"
 _SHAPES = ("from", "to")
 Params = dict[str, object]
+Regions = dict[str, Any]
 ENDS = "ends"
 LOG_MOVED = "log.moved"
+_MOVED_KEY = "moved_log"
+_LOG_FOR_EARLIER_BYTES = 3 * PAGE_BYTES  # the least that regions with a log have for it
 FEATURES: dict[str, str] = {
     ENDS: "superblocks also at the end of members of 64 MiB and more: for ever, from its creation",
     "sums": "each write changes checksums (sums.py); a write without them damages what it writes",
@@ -65,6 +70,32 @@ def parted(params: Params) -> tuple[Params, tuple[str, ...]]:
         raise ValueError("the two shapes of a restripe need different features")
     shapes = {side: {**moving[side], "params": parts[side][0]} for side in _SHAPES}
     return {**params, RESTRIPE: {**moving, **shapes}}, old
+
+
+def with_moved_log(regions: Regions) -> Regions:
+    """Return the regions of a superblock, whose log lies elsewhere than behind the written map.
+
+    Earlier programs call regions impossible whose log is not there, before they see what the array
+    needs, and would go by an older superblock. So they find one of the least size there, which
+    nothing uses, and refuse the array for its needs.
+    """
+    end = sum(regions["written"])
+    small = {"log": [end, _LOG_FOR_EARLIER_BYTES], "table": [end + _LOG_FOR_EARLIER_BYTES, 0]}
+    return {**regions, **small, _MOVED_KEY: regions["log"]}
+
+
+def without_moved_log(regions: Regions) -> Regions:
+    """Return the regions of a superblock with the log, and the table, as in memory.
+
+    Raises ValueError if that is impossible.
+    """
+    if _MOVED_KEY not in regions:
+        return regions
+    written = regions.get("written")
+    if not isinstance(written, list) or [type(each) for each in written] != [int, int]:
+        raise ValueError(f"written is {written!r}")
+    rest = {name: region for name, region in regions.items() if name != _MOVED_KEY}
+    return {**rest, "log": regions[_MOVED_KEY], "table": [sum(written), 0]}
 
 
 def _parted(params: Params) -> tuple[Params, tuple[str, ...]]:
