@@ -202,6 +202,21 @@ def write_plans(
     return rmw, rcw
 
 
+def proven_plan(rmw: BandPlan | None, rcw: BandPlan | None, unproven: int) -> BandPlan:
+    """Return which of two plans, one of which may be None, to take where cells are *unproven*.
+
+    Nothing says that what these hold (a mask) is right. A plan that reads none of them gives a
+    parity that may still contradict them. If both do, read-modify-write does so: it takes in only
+    what is replaced, where reconstruct-write would make a parity that agrees with all the others.
+    """
+    for plan in (rmw, rcw):
+        if plan is not None and not plan.read_mask & unproven:
+            return plan
+    plan = rmw or rcw
+    assert plan is not None, "write_plans gives at least one plan"
+    return plan
+
+
 def plan_around(code: Code, touched: int, lost: int, zeros: int, around: int) -> BandPlan | None:
     """Return a plan that reads none of the cells *around*, or None if there is none. Pure.
 

@@ -217,6 +217,7 @@ class ArrayContext:
         """
         self._require_closed("a switch of the checksums")
         self.zeros.note()
+        self.journal.unsettled.take_layout()
         for hook in self.on_layout:
             hook()
 
@@ -315,22 +316,25 @@ class ArrayContext:
             self.bad_chunks.add_pages(chunk, pages, self._every_page)
 
     def copied_unverified(
-        self, stripe: Stripe, cell: CellIndex, places: Iterable[tuple[Role, int]]
+        self,
+        stripe: Stripe,
+        cell: CellIndex,
+        places: Iterable[tuple[Role, int]],
+        unproven: Iterable[int] = (),
     ) -> list[tuple[Role, int]]:
         """Return the pages (role, byte offset) that get no sum in copies of a cell at *places*.
 
-        They are listed as lost: what is copied of them is not what was written.
+        They are listed as lost: what is copied of them is not what was written. Or nothing says
+        that it is: the pages at bytes *unproven*.
         """
-        if not self.bad_chunks or cell >= self.code.data_count:
+        pages = {*unproven}
+        if self.bad_chunks and cell < self.code.data_count:
+            lost = self.bad_chunks.pages_of(self.layout.logical(stripe, cell)) & self._every_page
+            every = range(0, self.chunk_bytes if lost else 0, PAGE_BYTES)
+            pages.update(at for at in every if lost >> at // PAGE_BYTES & 1)
+        if not pages:
             return []
-        lost = self.bad_chunks.pages_of(self.layout.logical(stripe, cell)) & self._every_page
-        pages = range(0, self.chunk_bytes if lost else 0, PAGE_BYTES)
-        return [
-            (role, begin + at)
-            for role, begin in places
-            for at in pages
-            if lost >> at // PAGE_BYTES & 1
-        ]
+        return [(role, begin + at) for role, begin in places for at in sorted(pages)]
 
     def forgive(self, chunk: Chunk, low: int, high: int) -> None:
         """Take the whole pages in the bytes *low* .. *high* - 1 of *chunk* off the list."""

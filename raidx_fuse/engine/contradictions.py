@@ -10,7 +10,7 @@ this comes from have sums. Then it is read, and healed, like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import numpy as np
@@ -24,6 +24,8 @@ from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.io_tuples import MemberRead
 from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import combine
+
+Unproven = dict[tuple[Stripe, CellIndex], list[int]]
 
 
 async def solve_otherwise(
@@ -72,9 +74,9 @@ async def _plans(
 async def give_sum(
     context: ArrayContext, sums: Sums, stripe: Stripe, cell: CellIndex, at: int
 ) -> bool:
-    """Let the page of a data *cell* from byte *at* on have a sum; return whether it has one.
+    """Let the page of a *cell* from byte *at* on have a sum; return whether it has one.
 
-    The lock of *stripe* is held, and it awaits no resync. Raises MemberLostError, MemberError.
+    The lock of *stripe* is held. Raises MemberLostError, MemberError.
     """
     member_set = context.member_set
     role, begin = context.position(stripe, cell)
@@ -82,7 +84,7 @@ async def give_sum(
     says = role not in member_set.lost_at(stripe) or context.says_what_is_lost(stripe, cell, at)
     if says and await _is_known(context, sums, stripe, cell, at):
         return True
-    if stripe in context.dirty_bitmap.torn:
+    if stripe in context.dirty_bitmap.torn or context.dirty_bitmap.awaits_resync(stripe):
         return False
     await context.journal.settle((stripe,))
     try:
@@ -97,6 +99,33 @@ async def give_sum(
         if not await _is_known(context, sums, stripe, cell, at):
             sums.fill(role, begin + at, content.data)
     return True
+
+
+async def unproven_pages(
+    context: ArrayContext, cells: Iterable[tuple[Stripe, CellIndex]]
+) -> Unproven:
+    """Return the bytes in each of *cells* of the pages that nothing proves; they are to be copied.
+
+    None without checksums. A page gets a sum first if the code gives it back (`give_sum`): where it
+    goes, other chains are made of it, and what it was does not show any more. The locks of the
+    stripes are held. Raises MemberLostError, MemberError.
+    """
+    sums, size, found = context.member_set.sums, context.chunk_bytes, Unproven()
+    if sums is None:
+        return found
+    places = [(stripe, cell, *context.position(stripe, cell)) for stripe, cell in cells]
+    async with sums.holding([(role, begin, (), size) for _, _, role, begin in places if role >= 0]):
+        for stripe, cell, role, begin in places:
+            if role < 0 or not sums.is_unproven(role, begin, size):
+                continue
+            pages = [
+                at
+                for at in range(0, size, PAGE_BYTES)
+                if not await give_sum(context, sums, stripe, cell, at)
+            ]
+            if pages:
+                found[stripe, cell] = pages
+    return found
 
 
 async def are_known(context: ArrayContext, sums: Sums, stripe: Stripe, cells: int, at: int) -> bool:

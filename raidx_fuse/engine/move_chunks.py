@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import unproven_pages
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.numbers import MemberChunk, Role, Stripe, stripe_and_cell
@@ -167,8 +168,12 @@ class ChunkMover:
                 reader.add(bundle, {column: memoryview(buffer)})
             elif role in zero_roles:
                 writes.append((role, position, zero_buffers(size), size))
+        cells = [stripe_and_cell(cell, layout.length) for cell, _role, _chunk in moves]
+        written = [cell for cell in cells if not context.unwritten_cells(cell[0]) >> cell[1] & 1]
+        unproven = await unproven_pages(context, written)
         await reader.run()
         unverified: list[tuple[Role, int]] = []
-        for (cell, _role, _chunk), place in zip(moves, places, strict=True):
-            unverified += context.copied_unverified(*stripe_and_cell(cell, layout.length), [place])
+        for source, place in zip(cells, places, strict=True):
+            pages = unproven.get(source, ())
+            unverified += context.copied_unverified(*source, [place], pages)
         return writes, unverified

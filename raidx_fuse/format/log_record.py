@@ -6,7 +6,8 @@ A record is one atomic change. It consists of any of these:
 * logical chunks that become written, or unwritten again;
 * new places of cells (raidx), or the watermark of a restripe;
 * data whose parity follows at the checkpoint, and stripes whose parity has followed
-  (journal/unsettled.py).
+  (journal/unsettled.py);
+* data of which nothing says that all of it is right, so that it gets no checksums.
 
 A record is padded to whole sectors, so that a torn write never damages the record before it.
 
@@ -28,7 +29,7 @@ from crc32c import crc32c
 
 from raidx_fuse.errors import OtherVersionError
 from raidx_fuse.format.configuration.config import uuid_bytes
-from raidx_fuse.format.regions import PAYLOAD_BYTES, SECTOR_BYTES
+from raidx_fuse.format.regions import PAGE_BYTES, PAYLOAD_BYTES, SECTOR_BYTES
 from raidx_fuse.layouts.numbers import Chunk, MemberChunk, Offset, Role, Stripe
 from raidx_fuse.members.base import ReadBuffer
 
@@ -46,7 +47,7 @@ ENTRY = struct.Struct("<HHIQ")
 """kind, role, length, offset."""
 ENTRY_BYTES = ENTRY.size
 _ENTRY_TYPE = [("kind", "<u2"), ("role", "<u2"), ("length", "<u4"), ("offset", "<u8")]
-DATA, WRITTEN, TABLE, UNWRITTEN, MARK, UNSETTLED, SETTLED = 1, 2, 3, 4, 5, 7, 8
+DATA, WRITTEN, TABLE, UNWRITTEN, MARK, UNSETTLED, SETTLED, UNVERIFIED = 1, 2, 3, 4, 5, 7, 8, 9
 PARITY_BEFORE = 6  # of programs before 79fb2b4: refused
 SEQUENCE_MASK = (1 << 32) - 1  # the bits of a sequence number that SETTLED holds
 _HEADS: dict[int, struct.Struct] = {}  # number of entries -> header and entries together
@@ -71,6 +72,7 @@ class Record:
     * *unsettled*: (stripe, index of the first data entry, count of data entries) of data without
       its parity; *settled*: (stripe, sequence) of stripes whose parity over all data up to record
       *sequence* is in this record.
+    * *unverified*: (role, byte offset on the member, bytes) of data that gets no checksums.
     * *size_bytes*: the size on the ring, padding included.
     """
 
@@ -83,6 +85,7 @@ class Record:
     mark: int | None = None
     unsettled: tuple[tuple[Stripe, int, int], ...] = ()
     settled: tuple[tuple[Stripe, int], ...] = ()
+    unverified: tuple[tuple[Role, Offset, int], ...] = ()
 
 
 def holder_of(member_uuid: str) -> bytes:
@@ -172,6 +175,24 @@ class RecordBody:
             self.fields += (TABLE, role, chunk, cell)
         if mark is not None:
             self.fields += (MARK, 0, 0, mark)
+
+    def add_unverified(self, places: Iterable[tuple[Role, int]]) -> None:
+        """Say that the pages at *places* (role, byte offset) of the data get no checksums."""
+        role, begin, end = Role(0), 0, 0
+        for of_role, offset in sorted(set(places)):
+            if (of_role, offset) != (role, end):
+                self._add_unverified(role, begin, end)
+                role, begin = of_role, offset
+            end = offset + PAGE_BYTES
+        self._add_unverified(role, begin, end)
+
+    def _add_unverified(self, role: Role, begin: int, end: int) -> None:
+        if begin < end:
+            self.fields += (UNVERIFIED, role, end - begin, begin)
+
+    def add_unverified_blocks(self, roles: Any, size_bytes: int, offsets: Any) -> None:
+        """Do so for blocks as `add_blocks` takes them."""
+        self.packed += pack_entries(UNVERIFIED, roles, size_bytes, offsets)
 
     def add_settled(self, stripes: Sequence[int], sequences: Sequence[int]) -> None:
         """Say that the record has the parity of *stripes*.
@@ -280,6 +301,7 @@ def decode_record(content: bytes) -> Record | None:
     mark: int | None = None
     unsettled: list[tuple[Stripe, int, int]] = []
     settled: list[tuple[Stripe, int]] = []
+    unverified: list[tuple[Role, Offset, int]] = []
     for index in range(count):
         kind, role, length, offset = ENTRY.unpack_from(
             content, RECORD_HEADER_BYTES + index * ENTRY_BYTES
@@ -301,6 +323,8 @@ def decode_record(content: bytes) -> Record | None:
             unsettled.append((offset, len(data), length))
         elif kind == SETTLED:  # the newest record before this one whose number ends in these bits
             settled.append((offset, sequence - 1 - (sequence - 1 - length & SEQUENCE_MASK)))
+        elif kind == UNVERIFIED:
+            unverified.append((role, offset, length))
         elif kind == PARITY_BEFORE:
             raise before_79fb2b4(f"record {sequence} of the journal")
         else:
@@ -318,4 +342,5 @@ def decode_record(content: bytes) -> Record | None:
         mark,
         tuple(unsettled),
         tuple(settled),
+        tuple(unverified),
     )

@@ -244,7 +244,8 @@ class Journal:
         * *fresh*, *unwritten*: chunks that become written, and chunks that become unwritten;
         * *moves*: new places of cells of bundles (*writes* has the content for them);
         * *mark*: a new watermark of a restripe;
-        * *unverified*: (role, byte offset) of the pages that get no sum when they are placed.
+        * *unverified*: (role, byte offset) of the pages that get no sum when they are placed, or
+          are redone.
 
         *still_valid* is called before the record is written: another member may have taken a role
         while the commit waited for space, and must not get what was planned for the old one. If it
@@ -260,6 +261,7 @@ class Journal:
         body = RecordBody()
         body.add_data(writes)
         body.add_maps(fresh, unwritten, moves, mark)
+        body.add_unverified(unverified)
         body.add_settled(*await self.unsettled.end_closed(stripes))
         if self.member_set.unpublished:
             await self.member_set.published()  # law 4

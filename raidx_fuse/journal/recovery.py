@@ -54,10 +54,11 @@ from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.members.base import Member, ReadBuffer
 from raidx_fuse.members.threads import read_promptly
-from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberIO, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
 from raidx_fuse.store.page_store import PageStore
+from raidx_fuse.store.sums import Covers
 from raidx_fuse.store.written_map import WrittenMap
 
 READ_AHEAD_BYTES = 256 << 10  # two waits for a thread for each record cost 0.5 ms
@@ -291,6 +292,8 @@ class ParityReplay:
         for index, (role, offset, data) in enumerate(record.data):
             if index not in later:
                 self.overlay.put(role, offset, data)
+        for role, offset, size in record.unverified:
+            self.overlay.doubt((role, at) for at in range(offset, offset + size, PAGE_BYTES))
 
     def _release(self, stripe: Stripe, last: int) -> None:
         """Put the waiting data of *stripe* up to record *last* into the overlay."""
@@ -324,7 +327,9 @@ class ParityReplay:
             roles = np.full_like(bands.lows, cell)
             return newest.contents(newest.current, roles, bands.lows, bands.size_bytes)
 
-        blocks = await self._parity.compute([(stripe, list(parts))], content, self._read)
+        blocks = await self._parity.compute(
+            [(stripe, list(parts))], content, self._read, covers=self._covers()
+        )
         for _, role, offset, data in waiting:
             self.overlay.put(role, offset, data)
         places = self._parities.setdefault(stripe, [])
@@ -336,7 +341,13 @@ class ParityReplay:
             ):
                 self.overlay.put(role, offset, part.tobytes())
                 places.append((role, offset, block.size_bytes))
+            if block.is_doubted:
+                self.overlay.doubt(block.pages())
         self._settled[stripe] = waiting[-1][0]
+
+    def _covers(self) -> Covers | None:
+        """Return what lies over the home places, of whose content the checksums are looked at."""
+        return self.overlay.covers
 
     async def _read(self, reads: Reads) -> None:
         await self.member_set.read(
@@ -451,6 +462,9 @@ async def read_log(
 class _Trial(ParityReplay):
     """Settles for no purpose but to learn whether that is possible; nobody is failed for it."""
 
+    def _covers(self) -> None:
+        return None
+
     async def _read(self, reads: Reads) -> None:
         found = await self.member_set.note_unreadable(
             [(role, *read) for role, of_role in reads.items() for read in of_role]
@@ -499,6 +513,12 @@ async def replay(journal: Journal, member_set: MemberSet, log_found: Log) -> Rep
     for parities, stripes in parity_replay.settled(journal.unsettled.batch_bytes):
         body = RecordBody()
         body.add_data(parities)
+        body.add_unverified(
+            (role, at)
+            for role, offset, _, size in parities
+            for at in range(offset, offset + size, PAGE_BYTES)
+            if journal.overlay.is_doubted(role, at)
+        )
         body.add_settled(*zip(*stripes, strict=True))
         number, at, offset = ring.take(body.size_bytes)
         copies.append((offset, encode_record(epoch, number, at, ring.array, body)))

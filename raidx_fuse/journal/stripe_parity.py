@@ -24,13 +24,15 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     bands_of,
     cells_of,
     plan_around,
+    proven_plan,
     unwritten_cells,
     write_plans,
 )
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Bytes, Scratch
-from raidx_fuse.store.io_tuples import MemberLostError
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.sums import Covers
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import combine, terms_of
 
@@ -38,7 +40,7 @@ Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruc
 # (byte offset, one buffer, size) of reads in order of their offsets, by role
 Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
 Read = Callable[[Reads], Awaitable[None]]
-GivenUp = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -> mask of cells
+Masks = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -> mask of cells
 
 
 _offset_of = itemgetter(0)
@@ -79,11 +81,21 @@ Content = Callable[[CellIndex, Bands, Places], Sequence[ReadBuffer]]
 
 
 class ParityBlock(NamedTuple):
-    """New content of one parity cell in some stripes: the ranges follow one another."""
+    """New content of one parity cell in some stripes: the ranges follow one another.
+
+    *is_doubted*: some of it comes from pages of which nothing says that they are right.
+    """
 
     places: Places
     size_bytes: int
     content: Bytes
+    is_doubted: bool = False
+
+    def pages(self) -> Iterator[tuple[Role, int]]:
+        """Yield (role, byte offset) of its pages."""
+        for role, offset in zip(*(numbers.tolist() for numbers in self.places), strict=True):
+            for at in range(offset, offset + self.size_bytes, PAGE_BYTES):
+                yield Role(role), at
 
 
 class _HopelessError(Exception):
@@ -116,6 +128,7 @@ class StripeParity:
         content: Content,
         read: Read,
         chooser: Chooser | None = None,
+        covers: Covers | None = None,
     ) -> list[ParityBlock]:
         """Return the parities of *stripes* after their parts got new *content*.
 
@@ -123,14 +136,21 @@ class StripeParity:
         where it is possible: it does not need the parity as it was. Bands with the same plan and
         size are computed together. The contents of the blocks are valid until the next call. Raises
         MemberError, or UnrecoverableError if the code cannot give back what a plan needs.
+
+        With checksums, pages of which nothing says that they are right are read only if the other
+        plan needs some, too: a parity of them would bless them. *covers*: what of the log lies over
+        the home places that *read* reads; None: that does not matter.
         """
-        given_up: GivenUp = {}
+        given_up: Masks = {}
+        unproven: Masks = {}
         while True:
             try:
-                groups = self._group(stripes, chooser, given_up)
+                groups = self._group(stripes, chooser, given_up, unproven)
             except _HopelessError as error:
                 await self._give_up(error, given_up)
                 continue
+            if covers is not None and await self._find(groups, covers, unproven):
+                continue  # plan again without these
             scratch, self._scratch = self._scratch, Scratch()
             scratch.clear()
             reads: Reads = defaultdict(list)
@@ -152,16 +172,17 @@ class StripeParity:
         self,
         wanted: Sequence[tuple[Stripe, Sequence[Part]]],
         chooser: Chooser | None,
-        given_up: GivenUp,
+        given_up: Masks,
+        unproven: Masks,
     ) -> Collection[BandGroup]:
         """Plan the bands of the *wanted* stripes; return them by plan and size."""
         member_set = self.member_set
         code = member_set.layout.code
         kinds: dict[tuple[int, int, int, int], tuple[Plans, BandPlan | None]] = {}
-        groups: dict[tuple[int, int, int], BandGroup] = {}
+        groups: dict[tuple[int, int, int, int], BandGroup] = {}
         all_written = self._all_written([stripe for stripe, _ in wanted])
         unreadable = bool(member_set.unreadable)
-        plain_stripes = all_written and not member_set.lost and not unreadable
+        plain_stripes = all_written and not member_set.lost and not unreadable and not unproven
         plain: dict[tuple[int, int], BandGroup] = {}  # of healthy stripes: (touched, size)
         lost = unwritten = 0
         for stripe, parts in wanted:
@@ -197,17 +218,21 @@ class StripeParity:
                     except Unrecoverable as error:
                         raise _unrecoverable(stripe) from error
                     known = kinds[kind] = plans, chooser.fixed(plans) if chooser else rcw or rmw
-                plan = known[1]
-                if plan is None:
+                plan, doubted = known[1], unproven.get((stripe, low, high), 0)
+                if doubted:
+                    plan = proven_plan(*known[0], doubted)
+                elif plan is None:
                     assert chooser is not None, "write_plans gives at least one plan"
                     plan = chooser.choose(known[0], stripe)
                 if not plan.outputs:
                     continue
-                key = id(plan), high - low, zeroed  # *kinds* keeps the plan
+                key = id(plan), high - low, zeroed, doubted  # *kinds* keeps the plan
                 group = groups.get(key)
                 if group is None:
                     changes = plan.kind == "rmw" and not lost and not around
-                    group = BandGroup(member_set, plan, high - low, touched, changes, zeroed)
+                    group = BandGroup(
+                        member_set, plan, high - low, touched, changes, zeroed, doubted
+                    )
                     groups[key] = group
                     if plain_stripes and known[1]:
                         plain[touched, high - low] = group
@@ -215,7 +240,32 @@ class StripeParity:
                 group.lows.append(low)
         return groups.values()
 
-    async def _give_up(self, error: _HopelessError, given_up: GivenUp) -> None:
+    async def _find(self, groups: Collection[BandGroup], covers: Covers, unproven: Masks) -> bool:
+        """Enter the cells that *groups* read and nothing proves; return if another plan is due."""
+        read = [
+            (group, cell)
+            for group in groups
+            for cell in group.plan.reads
+            if not group.doubted >> cell & 1
+        ]
+        sums = self.member_set.sums
+        if sums is None or not read:
+            return False
+        ranges = [(*group.places(cell), group.size_bytes) for group, cell in read]
+        pages = await sums.unproven(ranges, covers)
+        if not pages:
+            return False
+        found = False
+        for (group, cell), (roles, offsets, size) in zip(read, ranges, strict=True):
+            places = zip(group.stripes, group.lows, roles.tolist(), offsets.tolist(), strict=True)
+            for stripe, low, role, offset in places:
+                if any((role, at) in pages for at in range(offset, offset + size, PAGE_BYTES)):
+                    band = stripe, low, low + size
+                    unproven[band] = unproven.get(band, 0) | 1 << cell
+                    found = True
+        return found
+
+    async def _give_up(self, error: _HopelessError, given_up: Masks) -> None:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
         It counts as zeros there, and becomes zeros with the record of the parity, as in
@@ -254,7 +304,8 @@ class BandGroup:
 
     *stripes* and *lows* (first bytes) have an item for each. *touched*: the cells with new content.
     *changes*: the change of each cell goes into each of its parities. *zeroed*: the cells that were
-    given up, and are there to become zeros.
+    given up, and are there to become zeros. *doubted*: those of which nothing says that they are
+    right.
     """
 
     member_set: MemberSet
@@ -263,6 +314,7 @@ class BandGroup:
     touched: int
     changes: bool
     zeroed: int
+    doubted: int
     stripes: list[Stripe] = field(default_factory=list)
     lows: list[int] = field(default_factory=list)
     _bands: Bands | None = None
@@ -319,6 +371,7 @@ class BandGroup:
             else:
                 out = np.empty(len(self.stripes) * size, np.uint8)
                 combine(out, terms_of(output, old, new))
-            yield ParityBlock(self.places(output.cell), size, out)
+            is_doubted = any(self.doubted >> cell & 1 for cell in output.old)
+            yield ParityBlock(self.places(output.cell), size, out, is_doubted)
         for cell in cells_of(self.zeroed):
             yield ParityBlock(self.places(cell), size, np.zeros(len(self.stripes) * size, np.uint8))

@@ -56,6 +56,7 @@ from raidx_fuse.layouts.planning.stripe_plan import Part
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.member_set import MemberSet
 from raidx_fuse.store.overlay import Overlay
+from raidx_fuse.store.sums import no_cover
 from raidx_fuse.store.written_map import WrittenMap
 
 STRIPES_AT_ONCE = 256
@@ -182,6 +183,7 @@ class Unsettled:
         self.paused = False
         self.held_bytes = 0
         self._layout: Layout | None = None  # for which the next three hold
+        self._entry_bytes = ENTRY_BYTES  # of each block of parity, in a record
         self._has_parity = False
         self._whole_fits = False  # one record can hold all parities of a stripe
         self._parities = 0  # that a data cell affects, at most
@@ -232,7 +234,7 @@ class Unsettled:
         if stripe in self.with_parity and stripe not in self.current:
             return False
         if self._member_set.layout is not self._layout:
-            self._take_layout()
+            self.take_layout()
         return self._has_parity
 
     def has_space(self, stripe: Stripe, space_bytes: int) -> bool:
@@ -247,22 +249,26 @@ class Unsettled:
             space_bytes += new.reserve_bytes - ALONE_BYTES
         return space_bytes <= self._record_bytes
 
-    def _take_layout(self) -> None:
-        """Note whether the code has parity to compute, if it fits into a record, and how many."""
+    def take_layout(self) -> None:
+        """Note whether the code has parity to compute, if it fits into a record, and how many.
+
+        With checksums each block may have an entry more (`RecordBody.add_unverified_blocks`).
+        """
+        self._entry_bytes = ENTRY_BYTES * (1 if self._member_set.sums is None else 2)
         layout = self._layout = self._member_set.layout
         code = layout.code
-        parity_bytes = code.parity_count * (layout.chunk_bytes + 2 * PARTS_MAX * ENTRY_BYTES)
+        parity_bytes = code.parity_count * (layout.chunk_bytes + 2 * PARTS_MAX * self._entry_bytes)
         self._has_parity = parity_bytes > 0 and not code.is_copies
         self._whole_fits = parity_bytes <= self._record_bytes
         self._parities = max(map(len, code.affects), default=0)
         self._code_bytes = parity_bytes
-        self._code_entries_bytes = code.parity_count * ENTRY_BYTES
+        self._code_entries_bytes = code.parity_count * self._entry_bytes
 
     def space_of(self, parts: Sequence[Part]) -> int:
         """Return the space of the ring to keep for the parities of *parts*, new data at once."""
         total = 0
         for _, low, high in parts:
-            total += self._parities * (high - low + 2 * ENTRY_BYTES) + ENTRY_BYTES
+            total += self._parities * (high - low + 2 * self._entry_bytes) + ENTRY_BYTES
         if len(parts) > 1:  # cells of one write share their parities
             total = min(total, self._code_bytes + 2 * len(parts) * self._code_entries_bytes)
         return total + ALONE_BYTES
@@ -390,7 +396,8 @@ class Unsettled:
             return overlay.contents(pages, *places, bands.size_bytes)
 
         wanted = [(stripe, layer[stripe].parts) for stripe in stripes]
-        blocks = await self.parity.compute(wanted, content, read, self.chooser)
+        covers = no_cover if is_frozen else overlay.covers_frozen
+        blocks = await self.parity.compute(wanted, content, read, self.chooser, covers)
         await self.end_closed(stripes)  # the record counts as the parity of that, too
         if member_set.unpublished:
             await member_set.published()  # law 4 of journal.py
@@ -400,6 +407,8 @@ class Unsettled:
         for block in blocks:
             places = block.places
             body.add_blocks(places.roles, block.size_bytes, places.offsets, block.content.data)
+            if block.is_doubted:
+                body.add_unverified_blocks(places.roles, block.size_bytes, places.offsets)
         body.add_settled(stripes, [layer[stripe].sequence for stripe in stripes])
         self.whole_cells.note_others(stripes)
         sequence, record = await log.append(stripes, body)
@@ -410,6 +419,8 @@ class Unsettled:
                 end = at + len(block.content)
                 overlay.put_places(pages, *block.places, block.size_bytes, view[at:end])
                 at = end
+                if block.is_doubted:
+                    overlay.doubt_in(is_frozen, block.pages())
             for stripe in stripes:
                 self.held_bytes -= layer.pop(stripe).reserve_bytes
             self.drop_closed(stripes)

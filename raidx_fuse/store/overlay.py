@@ -64,6 +64,10 @@ class Overlay:
         """Give the pages at *places* (role, byte offset) no sum when they are placed."""
         self.unverified.update(places)
 
+    def doubt_in(self, is_frozen: bool, places: Iterable[tuple[Role, int]]) -> None:
+        """Do so for pages of the frozen layer if *is_frozen*, else of the current one."""
+        (self.frozen_unverified if is_frozen else self.unverified).update(places)
+
     def doubted(self) -> set[tuple[Role, int]]:
         """Return the pages (role, byte offset) that get no sum when they are placed."""
         return self.unverified | self.frozen_unverified

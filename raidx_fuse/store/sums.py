@@ -11,9 +11,11 @@ Laws:
  1. A page is written whole, and its old bytes are verified before. Requests for parts of pages are
     made whole before they are planned (engine/write/write.py), first writes fill their chunks. An
     old page that has no sum gets that of what the code gives back, if all of that has sums; else
-    the new page gets none, nor the parities that come from it (`Overlay.doubt`), until a scrub. Not
-    held yet: where whole pages are written, parities that come from other pages without a sum, and
-    what the log redoes, get one all the same.
+    the new page gets none until a scrub, nor do the parities that come from it. The log carries
+    that (`Overlay.doubt`, and entries *unverified*). Parities are made of pages that have sums, if
+    one of the two plans reads no other (`proven_plan`): so the old parity goes on contradicting
+    what is wrong. Else they get none. Jobs that copy pages give them sums first, as above, or copy
+    them without (`unproven_pages` in engine/contradictions.py).
  2. A sum is set before the first byte of its page is written, in the same step. Until an
     asynchronous write has ended, its pages are *in flight*: what is read there meanwhile is read
     again (healthy reads take no lock).
@@ -91,6 +93,7 @@ _AT_ONCE = 64  # places that are forgotten between two loads of their tables
 _FEW = 8  # reads that are compared sooner without sorting them
 Page = tuple[Role, int]  # role, page of the data region
 Covers = Callable[[Role, int, int], bool]  # as `Overlay.covers`
+Ranges = tuple[NDArray[np.int64], NDArray[np.int64], int]  # roles, byte offsets, one size
 
 
 def _part(buffers: Sequence[Any], at: int) -> memoryview:
@@ -944,6 +947,57 @@ class Sums:
         return sums_from(
             crcs ^ ZEROS_CRC, places_of((first,), (self.tables.seeds[role],), (len(crcs),))
         )
+
+    def is_unproven(self, role: Role, offset: int, size: int) -> bool:
+        """Return whether nothing says of a page of a range that readers see what was written.
+
+        It has no sum, and the log does not have it; or the log has it from what nothing has
+        verified (`Overlay.doubt`). Sums of what the log does not have are in memory.
+        """
+        if not self._begin <= offset < self._end or role >= self.tables.width:
+            return False
+        overlay, first = self.member_set.overlay, offset - self._begin >> PAGE_SHIFT
+        if not (overlay.unverified or overlay.frozen_unverified):
+            if size == PAGE_BYTES:  # without an array
+                if self._memory.views[role][first]:
+                    return False
+            elif self._memory.values[role][first : first + (size >> PAGE_SHIFT)].all():
+                return False
+        places = range(offset, offset + size, PAGE_BYTES)
+        return any(self._is_unproven(role, at, overlay.covers) for at in places)
+
+    def _is_unproven(self, role: Role, at: int, covers: Covers) -> bool:
+        if covers(role, at, at + PAGE_BYTES):
+            return self.member_set.overlay.is_doubted(role, at)
+        return not self._memory.known_one(role, at - self._begin >> PAGE_SHIFT)
+
+    async def unproven(self, ranges: Sequence[Ranges], covers: Covers) -> set[tuple[Role, int]]:
+        """Return the pages (role, byte offset) of many *ranges* that are unproven.
+
+        As `is_unproven`, but of the log only what *covers* knows lies over the home places.
+        """
+        every = []
+        for roles, offsets, size in ranges:
+            inner = np.arange(0, size, PAGE_BYTES)
+            every.append((np.repeat(roles, len(inner)), (offsets[:, None] + inner).ravel()))
+        roles, offsets = (np.concatenate(some) for some in zip(*every, strict=True))
+        of_roles = [(Role(role), offsets[roles == role]) for role in np.unique(roles).tolist()]
+        keys = {
+            (role, number)
+            for role, at in of_roles
+            for number in np.unique((at - self._begin) // COVERED).tolist()
+        }
+        overlay, found = self.member_set.overlay, set[tuple[Role, int]]()
+        with self._memory.holding(keys):
+            await self.tables.load(keys)
+            for role, at in of_roles:
+                perhaps = self._memory.known_at(role, at - self._begin >> PAGE_SHIFT) == 0
+                if overlay.unverified or overlay.frozen_unverified:
+                    perhaps[:] = True  # what the log has of it
+                for place in at[perhaps].tolist() if perhaps.any() else ():
+                    if self._is_unproven(role, place, covers):
+                        found.add((role, place))
+        return found
 
     def has(self, role: Role, offset: int) -> bool:
         """Return whether the page at *offset* of *role*, whose sum is in memory, has one."""

@@ -228,7 +228,7 @@ async def test_a_record_that_is_not_known_is_no_end_of_the_log(unknown: str) -> 
     """What was flushed behind it would be gone. Torn, or of another array, it is the end."""
     crashed = await Crashed("raid5", 5).make()
     data = (DATA, 0, 512, MIB // 2)
-    kind = PARITY_BEFORE if unknown == "before" else 9
+    kind = PARITY_BEFORE if unknown == "before" else 10
     record = bytearray(crashed.forge([(kind, 0, 0, 0), data], 512, 0))
     if unknown == "header":
         record = bytearray(crashed.forge([data], 512, 0))
@@ -240,7 +240,7 @@ async def test_a_record_that_is_not_known_is_no_end_of_the_log(unknown: str) -> 
         memory = crashed.members[role].memory
         memory[crashed.at : crashed.at + len(record)] = record
     words = {
-        "entry": "an entry of kind 9, unknown to",
+        "entry": "an entry of kind 10, unknown to",
         "header": "an unknown header",
         "before": "record 6 of the journal is of a raidx before commit 79fb2b4; mount",
     }

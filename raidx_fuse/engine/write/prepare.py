@@ -2,7 +2,7 @@
 
 A request is cut into *pieces*, one for each stripe. A piece is cut into bands, each with a plan
 (layouts/planning/stripe_plan.py). The plans become member reads, XORs in scratch memory, and member
-writes. Nothing here suspends, and nothing is written.
+writes. Nothing here suspends but a look at checksums (`find_unproven`), and nothing is written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from raidx_fuse.layouts.planning.stripe_plan import (
     Part,
     bands_of,
     cells_of,
+    proven_plan,
     write_plans,
 )
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
 from raidx_fuse.store.buffers import Arena, Bytes, zero_buffers
 from raidx_fuse.store.io_tuples import MemberIO, MemberRead
+from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import terms_of
 
 
@@ -104,6 +106,17 @@ def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piec
 
 
 Covered = dict[CellIndex, list[tuple[int, int]]]  # cell -> byte ranges
+# (stripe, first byte, end byte) -> cells (a mask) of which nothing says that they are right there
+Unproven = dict[tuple[Stripe, int, int], int]
+
+
+class BandRead(NamedTuple):
+    """The range of a stripe for which *plan* reads cells, from byte *low* on."""
+
+    stripe: Stripe
+    low: int
+    high: int
+    plan: BandPlan
 
 
 class Content(NamedTuple):
@@ -130,13 +143,25 @@ class Work:
     reserve: list[tuple[Role, int]] = field(default_factory=list)
     arenas: list[Arena] = field(default_factory=list)
     plans: list[tuple[BandPlan, int]] = field(default_factory=list)  # with its pre-reads
+    read_bands: list[BandRead] = field(default_factory=list)  # with checksums
+    # (role, byte offset) of pages of *writes* that get no sums
+    unverified: list[tuple[Role, int]] = field(default_factory=list)
     contents: list[Content] = field(default_factory=list)  # for the chunk cache
     cached: int = 0  # pre-reads that the cache saved
 
 
-def prepare(context: ArrayContext, piece: Piece, view: memoryview, work: Work) -> None:
-    """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError."""
-    stripe = piece.stripe
+def prepare(
+    context: ArrayContext,
+    piece: Piece,
+    view: memoryview,
+    work: Work,
+    unproven: Unproven | None = None,
+) -> None:
+    """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError.
+
+    What is *unproven* is read only if there is no plan that does without.
+    """
+    stripe, has_sums = piece.stripe, context.member_set.sums is not None
     lost_roles = context.member_set.lost
     lost = 0
     if lost_roles:
@@ -152,7 +177,13 @@ def prepare(context: ArrayContext, piece: Piece, view: memoryview, work: Work) -
         if context.cache is not None:
             sources = (rmw.read_mask if rmw else 0) | (rcw.read_mask if rcw else 0)
             known = context.cached(stripe, sources, low, high)
-        plan = context.policies.current(rmw, rcw, stripe, known)
+        doubted = unproven.get((stripe, low, high), 0) if unproven else 0
+        if doubted:
+            plan = proven_plan(rmw, rcw, doubted)
+        else:
+            plan = context.policies.current(rmw, rcw, stripe, known)
+        if has_sums and plan.reads:
+            work.read_bands.append(BandRead(stripe, low, high, plan))
         work.plans.append((plan, plan.pre_reads_beside(known)))
         found = _prepare_band(context, piece, plan, low, high, view, work, known)
         absent = _write_absent(context, piece, touched & lost, low, high, view, work) if lost else 0
@@ -187,6 +218,40 @@ def _write_absent(
         content = piece.content(view, cell, low, high)
         work.writes.append((role, position + low, [content], high - low))
     return kept
+
+
+async def find_unproven(
+    context: ArrayContext, sums: Sums, bands: Sequence[BandRead], unproven: Unproven
+) -> bool:
+    """Enter what *bands* read and nothing proves; return whether another plan is due."""
+    reads: list[MemberRead] = []
+    owners: list[tuple[BandRead, CellIndex]] = []
+    for band in bands:
+        for cell in band.plan.reads:
+            role, position = context.position(band.stripe, cell)
+            reads.append((role, position + band.low, [], band.high - band.low))
+            owners.append((band, cell))
+    await sums.load(reads)
+    found = False
+    for (band, cell), (role, offset, _, size) in zip(owners, reads, strict=True):
+        if sums.is_unproven(role, offset, size):
+            before = unproven.get(band[:3], 0)
+            unproven[band[:3]] = before | 1 << cell
+            found |= not before >> cell & 1
+    return found
+
+
+def doubted_places(
+    context: ArrayContext, bands: Sequence[BandRead], unproven: Unproven
+) -> Iterator[tuple[Role, int]]:
+    """Yield (role, byte offset) of the pages that *bands* write of what nothing proves."""
+    for band in bands if unproven else ():
+        doubted = unproven.get(band[:3], 0)
+        for output in band.plan.outputs:
+            if any(doubted >> cell & 1 for cell in output.old):
+                role, position = context.position(band.stripe, output.cell)
+                for at in range(band.low, band.high, PAGE_BYTES):
+                    yield role, position + at
 
 
 def fresh_chunks(context: ArrayContext, piece: Piece) -> list[Chunk]:

@@ -13,7 +13,8 @@ Everything else is left to the general path before anything has changed:
 * a stripe whose lock is held;
 * a stripe in the log whose parity must follow first;
 * queues that the parity policy has to weigh;
-* a member that cannot read synchronously.
+* a member that cannot read synchronously;
+* parity of what has no checksum, in an array with checksums.
 
 A member that reads synchronously may still not write so. The writes that are left are then returned
 to the caller, which completes them under the stripe's lock. They are never computed again: the old
@@ -180,14 +181,14 @@ class SmallWrite:
 
         *kept*: the log keeps the buffers of *writes*, so they are not used again.
         """
-        context = self.context
+        context, sums = self.context, self.context.member_set.sums
         try_read = context.member_set.try_read
         place, chunk_bytes = context.layout.place, context.chunk_bytes
         slots = self._slots.get(length) or self._cut(length)
         change_buffers, change = slots[0]
         role, position, _, _ = writes[0]
         newest = try_read(role, position, change_buffers, length)
-        if newest is None:
+        if newest is None or (sums is not None and sums.is_unproven(role, position, length)):
             return False
         old = change if newest is change_buffers[0] else frombuffer(newest, uint8)
         combine_two(old, frombuffer(data, uint8), change)
@@ -196,7 +197,7 @@ class SmallWrite:
             role, member_chunk = place(stripe, parity)
             position = base + member_chunk * chunk_bytes
             newest = try_read(role, position, buffers, length)
-            if newest is None:
+            if newest is None or (sums is not None and sums.is_unproven(role, position, length)):
                 return False
             old = content if newest is buffers[0] else frombuffer(newest, uint8)
             if kept:
@@ -219,7 +220,7 @@ class SmallWrite:
         kept: bool,
     ) -> bool:
         """Carry out any *plan*: read its cells, compute its outputs; *kept* as in `_modify`."""
-        context = self.context
+        context, sums = self.context, self.context.member_set.sums
         try_read = context.member_set.try_read
         place, chunk_bytes = context.layout.place, context.chunk_bytes
         slots = self._slots.get(length) or self._cut(length)
@@ -231,7 +232,7 @@ class SmallWrite:
             role, member_chunk = place(stripe, source)
             position = base + member_chunk * chunk_bytes
             newest = try_read(role, position, buffers, length)
-            if newest is None:
+            if newest is None or (sums is not None and sums.is_unproven(role, position, length)):
                 return False
             old[source] = content if newest is buffers[0] else frombuffer(newest, uint8)
         new = {cell: frombuffer(data, uint8)}

@@ -28,7 +28,16 @@ from raidx_fuse.engine.gate import Gate, Passage, enter, enter_now, leave
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
 from raidx_fuse.engine.write.pending import complete, complete_locked
-from raidx_fuse.engine.write.prepare import Piece, Work, fresh_chunks, prepare, split
+from raidx_fuse.engine.write.prepare import (
+    Piece,
+    Unproven,
+    Work,
+    doubted_places,
+    find_unproven,
+    fresh_chunks,
+    prepare,
+    split,
+)
 from raidx_fuse.engine.write.route import (
     Route,
     is_cached,
@@ -406,7 +415,7 @@ class Writer:
                         self._require_bypass(direct)
                     context.traffic.past_log += 1
                     changed = [piece.stripe for piece in direct]
-                    unverified = [
+                    unverified = every[0].unverified + [
                         place for piece in direct for place in piece.unverified_places(context)
                     ]
                     await context.cells.write(
@@ -454,20 +463,23 @@ class Writer:
         """
         context = self.context
         member_set = context.member_set
+        unproven: Unproven = {}
         while True:
             epoch = member_set.role_epoch
             if member_set.lost:
                 context.changes.note_degraded(piece.stripe for piece in (*direct, *placed, *logged))
             work = Work()
             for piece in direct:
-                prepare(context, piece, view, work)
+                prepare(context, piece, view, work, unproven)
             for piece in placed:
                 work.fresh.extend(fresh_chunks(context, piece))
             every = [work]
             for piece in logged:
                 record = Work()
-                prepare(context, piece, view, record)
+                prepare(context, piece, view, record, unproven)
                 every.append(record)
+            if await self._is_unproven(every, unproven):
+                continue  # plan again without it, if that is possible
             if context.cache is not None:
                 for part in every:
                     for address, size, _data, changed in part.contents:
@@ -489,6 +501,28 @@ class Writer:
                 for out, terms in part.xors:
                     combine(out, terms)
             return every, epoch
+
+    async def _is_unproven(self, every: Sequence[Work], unproven: Unproven) -> bool:
+        """Enter what is to be read and nothing proves; return whether there is more of it.
+
+        The parities that come from it get no sums.
+        """
+        context, sums = self.context, self.context.member_set.sums
+        bands = [band for part in every for band in part.read_bands]
+        if sums is None or not bands:
+            return False
+        try:
+            again = await find_unproven(context, sums, bands, unproven)
+        except MemberLostError:
+            again = True
+        if again:
+            for part in every:
+                for arena in part.arenas:
+                    context.arenas.put(arena)
+            return True
+        for part in every:
+            part.unverified.extend(doubted_places(context, part.read_bands, unproven))
+        return False
 
     async def _write_content(
         self, work: Work, logged: list[Piece], records: list[Work], epoch: int
@@ -531,6 +565,7 @@ class Writer:
             writes += record.writes
             fresh += record.fresh
             unverified += piece.unverified_places(context)
+            unverified += record.unverified
             size += more
         if not stripes and not fresh:
             return True

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import Unproven, unproven_pages
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError
@@ -48,7 +49,7 @@ Batch = tuple[Sequence[Stripe], Sequence[CellIndex]]  # stripes, cells
 class Load:
     """What was read: cells to copy, and the new parity of each stripe whose parity changes.
 
-    *views* hold the content of the *cells* of *stripes*.
+    *views* hold the content of the *cells* of *stripes*; *unproven*: pages that nothing proves.
     """
 
     stripes: Sequence[Stripe]
@@ -56,6 +57,7 @@ class Load:
     views: list[Any]
     parities: dict[Stripe, tuple[Any, Bytes]]
     arenas: list[Arena]
+    unproven: Unproven
 
 
 @dataclass(slots=True)
@@ -171,8 +173,10 @@ class Copier:
         """Read the *cells*; in piggyback mode also the parities, and add the cells to them."""
         each = dict.fromkeys(stripes) if self.piggyback and not self.back else ()
         reader = Reads(self.context, len(stripes) + len(each))
-        views = reader.lend(stripes, cells)
         parity = CellIndex(self.layout.code.data_count)
+        read = [*zip(stripes, cells, strict=True), *((stripe, parity) for stripe in each)]
+        unproven = await unproven_pages(self.context, read)
+        views = reader.lend(stripes, cells)
         parities = {s: reader.add(s, parity) for s in each if not self._lost(s) >> parity & 1}
         await reader.run()
         if parities:
@@ -180,7 +184,7 @@ class Copier:
                 if stripe in parities:
                     array = parities[stripe][1]
                     combine(array, (array, np.frombuffer(view, dtype=np.uint8)))
-        return Load(stripes, cells, views, parities, reader.arenas)
+        return Load(stripes, cells, views, parities, reader.arenas, unproven)
 
     def _lost(self, stripe: Stripe) -> int:
         member_set = self.context.member_set
@@ -205,8 +209,9 @@ class Copier:
                 [view],
                 size,
             )
-            if context.bad_chunks:
-                lost = context.copied_unverified(stripe, cell, [request[:2]])
+            if context.bad_chunks or load.unproven:
+                pages = load.unproven.get((stripe, cell), ())
+                lost = context.copied_unverified(stripe, cell, [request[:2]], pages)
                 unverified.setdefault(stripe, []).extend(lost)
             if holds(stripe):
                 held.setdefault(stripe, []).append(request)
@@ -246,7 +251,10 @@ class Copier:
             chunk = layout.logical(stripe, layout.partner(stripe, cell))
             new_chunks.setdefault(stripe, []).append(chunk)
             if stripe in load.parities:
-                lost = context.copied_unverified(stripe, cell, [context.position(stripe, parity)])
+                place = [context.position(stripe, parity)]
+                pages = load.unproven.get((stripe, cell), [])
+                pages = pages + load.unproven.get((stripe, parity), [])
+                lost = context.copied_unverified(stripe, cell, place, pages)
                 unverified.setdefault(stripe, []).extend(lost)
         for stripe, chunks in new_chunks.items():
             writes: list[MemberIO] = []
@@ -289,6 +297,8 @@ class Copier:
         sums: dict[Stripe, tuple[Any, Bytes]] = {}
         parts: list[tuple[Bytes, Bytes]] = []
         changes: dict[Stripe, Change] = {}
+        read = [*zip(stripes, cells, strict=True), *((stripe, parity) for stripe in {*stripes})]
+        unproven = await unproven_pages(context, read)
         for stripe, cell, chunk in zip(stripes, cells, chunks, strict=True):
             change = changes.setdefault(stripe, Change(stripe, [], [], []))
             change.unwritten.append(chunk)
@@ -299,6 +309,9 @@ class Copier:
                 position = context.position(stripe, parity)
                 change.writes.append((*position, [sums[stripe][0]], context.chunk_bytes))
             parts.append((sums[stripe][1], reader.add(stripe, cell)[1]))
+            pages = unproven.get((stripe, cell), []) + unproven.get((stripe, parity), [])
+            role, begin = context.position(stripe, parity)
+            change.unverified.extend((role, begin + at) for at in pages)
         await reader.run()
         for array, part in parts:
             combine(array, (array, part))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
+from raidx_fuse.engine.contradictions import Unproven, unproven_pages
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.views import View
@@ -61,6 +62,7 @@ class Copier:
         self._encode = encoder(target.code).run
         self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: context.chunk_bytes]
         self._arena = Arena(context.chunk_bytes)
+        self._unproven: Unproven = {}  # of the window
         self._used = 0
 
     async def prepare(self, window: Window) -> Prepared:
@@ -76,6 +78,9 @@ class Copier:
             wanted[stripe] = wanted.get(stripe, 0) | 1 << cell
         count = sum(cells.bit_count() for cells in wanted.values())
         self._reserve(count + len(stripes) * self.target.code.parity_count)
+        self._unproven = await unproven_pages(
+            self.context, [(s, cell) for s, cells in wanted.items() for cell in cells_of(cells)]
+        )
         values = await self._read(wanted)
         return self._make(window, live, stripes, values)
 
@@ -192,12 +197,13 @@ class Copier:
         """Return the pages of one target stripe that get no sums."""
         context, code = self.context, self.target.code
         found: list[tuple[Role, int]] = []
-        for cell, chunk in chunks.items() if context.bad_chunks else ():
+        for cell, chunk in chunks.items() if context.bad_chunks or self._unproven else ():
             places = [self._position(stripe, cell)] if moving >> cell & 1 else []
             for parity, support in enumerate(code.support):
                 if support >> cell & 1:
                     places.append(self._position(stripe, CellIndex(code.data_count + parity)))
-            found += context.copied_unverified(*self.layout.locate_index(chunk), places)
+            source = self.layout.locate_index(chunk)
+            found += context.copied_unverified(*source, places, self._unproven.get(source, ()))
         return found
 
     def _position(self, stripe: Stripe, cell: CellIndex) -> tuple[Role, Offset]:

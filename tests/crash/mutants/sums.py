@@ -602,8 +602,8 @@ MUTANTS = (
     Mutant(
         "copies-of-lost-pages-get-sums",
         "raidx_fuse/engine/context.py",
-        "        if not self.bad_chunks or cell >= self.code.data_count:\n",
-        "        if True:\n",
+        "        if self.bad_chunks and cell < self.code.data_count:\n",
+        "        if False:\n",
         "what is copied of a lost page counts as what was written",
         ABSENT,
         ABSENT_TESTS,
