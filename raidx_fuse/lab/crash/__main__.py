@@ -21,7 +21,7 @@ from rich.table import Table
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.campaign import FAULTS, Tally, replay
-from raidx_fuse.lab.crash.pairs import PAIRS, Meeting, is_pair
+from raidx_fuse.lab.crash.pairs import Meeting, is_pair
 from raidx_fuse.lab.crash.state import PROGRAM, Cell, State
 from raidx_fuse.lab.crash.workload import themes_of
 from raidx_fuse.lab.workers import compute
@@ -146,7 +146,6 @@ def _cells(
             for name in names
             for has_sums in (False, True)
             if sums in (None, "on" if has_sums else "off")
-            and not (has_sums and theme.startswith(PAIRS))
             for mode in journals or MODES
         ]
         for cell in filter(is_pair, themed):

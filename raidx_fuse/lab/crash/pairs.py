@@ -84,6 +84,7 @@ from raidx_fuse.lab.crash.mounting import (
 )
 from raidx_fuse.lab.crash.recording import Recording, Roles
 from raidx_fuse.lab.crash.state import Cell, ViolationError, as_violations
+from raidx_fuse.lab.crash.sums import check_calm
 from raidx_fuse.lab.crash.themes.shapes import TARGETS
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
@@ -115,19 +116,20 @@ class Prepared:
 
 
 @lru_cache(maxsize=16)
-def prepared(layout: str, journal: str, width: int, killed: bool) -> Prepared:
+def prepared(layout: str, journal: str, width: int, killed: bool, sums: bool) -> Prepared:
     """Return the arrays before a pair on *layout* with *width* members.
 
-    *killed*: the mount before was killed while stripes were written past the log.
+    *killed*: the mount before was killed while stripes were written past the log. *sums*: they have
+    checksums.
     """
-    return run(_prepare, layout, journal, width, killed)
+    return run(_prepare, layout, journal, width, killed, sums)
 
 
-async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepared:
+async def _prepare(layout: str, journal: str, width: int, killed: bool, sums: bool) -> Prepared:
     other, other_width = THERE.get(layout, ("raid1", 2))
     disks = [
-        await _create("here", layout, range(width)),
-        await _create("there", other, range(width, width + other_width)),
+        await _create("here", layout, range(width), sums),
+        await _create("there", other, range(width, width + other_width), sums),
     ]
     async with mounted(disks) as pool:
         here, there = pool.arrays
@@ -183,7 +185,7 @@ async def _prepare(layout: str, journal: str, width: int, killed: bool) -> Prepa
     return Prepared(arrays, tuple(filled), size)
 
 
-async def _create(name: str, layout: str, numbers: range) -> list[SectorDisk]:
+async def _create(name: str, layout: str, numbers: range, sums: bool) -> list[SectorDisk]:
     """Make an array on the smallest disks that hold its stripes; the disks have *numbers*."""
     rng = random.Random(0)
     disks: list[SectorDisk] = []
@@ -192,7 +194,12 @@ async def _create(name: str, layout: str, numbers: range) -> list[SectorDisk]:
         names = [f"disk{number}" for number in numbers]
         disks[:] = [SectorDisk(bytearray(size), rng, name=n, reads_zero=True) for n in names]
         return await create_array(
-            disks, layout, chunk_bytes=CHUNK_BYTES, name=name, now_s=0, with_volume=False
+            *(disks, layout),
+            chunk_bytes=CHUNK_BYTES,
+            name=name,
+            now_s=0,
+            with_volume=False,
+            sums=sums,
         )
 
     build = find_layout(layout).build
@@ -352,7 +359,7 @@ class Scene(VolumePlayer):
         self.disks: list[PairDisk] = []
         self.pace = self.rng.choice(PACES)
         width = self.rng.choice(widths_of(cell.layout))
-        before = prepared(cell.layout, cell.journal, width, killed)
+        before = prepared(cell.layout, cell.journal, width, killed, cell.sums)
         self.extent_bytes = before.extent_bytes
         first = before.volumes[0][1]
         self.timeline = Timeline(first.timeline.known)
@@ -1083,7 +1090,8 @@ class _Pair(Scene):
         self.meeting = meeting = Meeting.parse(cell.theme)
         self.first, self.second = OPERATIONS[meeting.first], OPERATIONS[meeting.second]
         # Apart from the place, a pair does not depend on it: all places of a seed are one run.
-        base = Cell(cell.layout, cell.journal, cell.broken, str(meeting._replace(at=0)))
+        theme = str(meeting._replace(at=0))
+        base = Cell(cell.layout, cell.journal, cell.broken, theme, cell.sums)
         rng = random.Random(f"{base} {seed} fate")
         self.fate = rng.choice(FATES)
         self.loses = rng.random() < LOSE_SHARE
@@ -1229,6 +1237,10 @@ class _Pair(Scene):
             if history.size and history.volume in self.uuids:
                 await self.flush(history.volume)
         await self.compare_volumes("at the end")
+        # A disk that breaks, errs or is late may have lost writes.
+        keeps_writes = self.fate not in (BREAKS, ERRS, LATE) and not recording.has_poison
+        if keeps_writes and not recording.burdened:
+            check_calm([volumes.array for volumes in self.pool.arrays], "after both")
 
     async def _rest(self) -> None:
         """Wait until all jobs have ended and nothing is left to wipe."""
