@@ -23,6 +23,7 @@ RESTRIPED = ("raid0+sums:none:restripe",)  # what recovery redoes is not copied 
 LEFT = ("raid5+sums:partial:leave", "raid1+sums:full:copies", "evenodd+sums:full:shrink")
 ABSENT = ("raid5+sums:partial:absent", "rdp+sums:full:absent", "raid5+sums:none:absent")
 ABSENT_TESTS = ("tests/engine/test_sums_absent.py",)
+BLESSED_TESTS = ("tests/engine/test_sums_blessed.py",)
 ROT = ("raid5+sums:partial:rot", "rdp+sums:full:rot", "raid1+sums:none:rot")
 MOVED = (
     "raidx-parity+sums:partial:moves",
@@ -634,5 +635,42 @@ MUTANTS = (
         "a disk that does not keep what is written to it serves on",
         ABSENT,
         ("tests/array/test_misfit_limit.py",),
+    ),
+    Mutant(
+        "the-plan-that-agrees-with-rot",
+        "raidx_fuse/layouts/planning/stripe_plan.py",
+        "    for plan in (rmw, rcw):\n"
+        "        if plan is not None and not plan.read_mask & unproven:\n",
+        "    for plan in (rcw, rmw):\n        if plan is not None:\n",
+        "a parity is made of a page that nothing has verified, and contradicts it no more",
+        ABSENT[:1],
+        BLESSED_TESTS,
+    ),
+    Mutant(
+        "parity-of-unproven-pages-gets-a-sum",
+        "raidx_fuse/journal/stripe_parity.py",
+        "            is_doubted = any(self.doubted >> cell & 1 for cell in output.old)\n",
+        "            is_doubted = False\n",
+        "a scrub believes a parity that has rotted, and writes over a right page",
+        ABSENT[:1],
+        BLESSED_TESTS,
+    ),
+    Mutant(
+        "replay-believes-what-nothing-verified",
+        "raidx_fuse/journal/recovery.py",
+        "self.overlay.doubt((role, at) for at in range(offset, offset + size, PAGE_BYTES))",
+        "pass",
+        "what the log redoes gets the sum that it was not to have",
+        ABSENT[:1],
+        BLESSED_TESTS,
+    ),
+    Mutant(
+        "copied-without-asking-the-code",
+        "raidx_fuse/engine/contradictions.py",
+        "    if sums is None:\n        return found\n",
+        "    if True:\n        return found\n",
+        "rot is copied to where no parity contradicts it, with a sum",
+        ABSENT[:1],
+        BLESSED_TESTS,
     ),
 )
