@@ -11,6 +11,8 @@ terminal (what is no status, the connection refuses). Therefore
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +32,7 @@ ALL_S = 60.0
 AT_ONCE = 8
 STATUS_BYTES_MAX = 2 << 20  # 255 members with the longest paths
 UUID_CHARS_MIN = 8  # as many as messages show
+PLACEHOLDER = re.compile(r"(raidx (?:[a-z-]+ ){1,2})(ARRAY|MOUNT)\b")
 
 
 Show = Callable[["ArrayReport"], object]
@@ -47,9 +50,30 @@ class Found(NamedTuple):
 def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
     """Return the daemon's answer to *command*, made safe to print by *out*. Raises ControlError.
 
-    documents.py and answers.py say what the answers are.
+    documents.py and answers.py say what the answers are. What an error says to type names *array*.
     """
-    return out.fit(control_client.call(array, command, **arguments))
+    try:
+        return out.fit(control_client.call(array, command, **arguments))
+    except RaidxError as error:
+        if error.action is not None:
+            error.action = named_in(error.action, array)
+        raise
+
+
+def named_in(text: str, array: str) -> str:
+    """Return *text*, in which commands of raidx name ARRAY or MOUNT, with the name of *array*.
+
+    >>> named_in("wait: `raidx job ARRAY wait`", "/mnt/a b")
+    "wait: `raidx job '/mnt/a b' wait`"
+    >>> named_in("type: raidx volume move MOUNT NAME ARRAY", "mnt:one")
+    'type: raidx volume move mnt NAME ARRAY'
+    """
+
+    def name(found: re.Match[str]) -> str:
+        whole = array if found[2] == "ARRAY" else mountpoint.split_array(array)[0]
+        return found[1] + shlex.quote(whole)
+
+    return PLACEHOLDER.sub(name, text)
 
 
 def ask_all(show: Show | None = None) -> list[Found]:

@@ -5,7 +5,9 @@ Options that several commands have stand here, too. What `-n` prints: jobs/costs
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -126,6 +128,21 @@ class MountedArray(ParameterType):
         return map(CompletionItem, running())
 
 
+class MountPoint(MountedArray):
+    """What is mounted or served: a mount point, a socket, the name or UUID of an array; no file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the mount point. Raises UsageError for a member, or an image."""
+        named = super().convert(value, param, ctx)
+        if named != value and os.path.exists(value) and not os.path.isdir(value):
+            place = mountpoint.split_array(named)[0]
+            raise UsageError(
+                f"{value} is no mount point, but belongs to what is mounted on {place}",
+                action=f"raidx umount {shlex.quote(place)}",
+            )
+        return named
+
+
 class SettingName(ParameterType):
     """The name of a setting of the array on the command line, before ``=VALUE`` if *assigned*."""
 
@@ -206,6 +223,7 @@ TIME = Measure("time", parse_seconds)
 LAYOUT_NAME = LayoutName()
 ARRAY = MountedArray()
 ARRAYS = MountedArray(named=False)
+MOUNTPOINT = MountPoint()
 PATH = MemberPath()
 MEMBER = Member()
 KEY = SettingName()

@@ -47,7 +47,17 @@ def wait_for_jobs(array: str, job_ids: list[int], out: Output) -> list[Job]:
             )
 
         watch = _bar if redraws(console(stderr=True)) else _lines
-        return [watch(partial(look, job_id), out) for job_id in job_ids]
+        ended: list[Job] = []
+        for job_id in job_ids:
+            try:
+                ended.append(watch(partial(look, job_id), out))
+            except KeyboardInterrupt:
+                warn(
+                    f"job {job_id} goes on: raidx job {array} wait {job_id} waits for it, "
+                    f"raidx job {array} cancel {job_id} ends it"
+                )
+                raise
+        return ended
 
 
 def redraws(screen: Console) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from raidx_fuse.cli.asking import named_in
 from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output, duration, percent, plural
 from raidx_fuse.job_words import words_of
@@ -17,6 +18,7 @@ from raidx_fuse.job_words import words_of
 if TYPE_CHECKING:
     from raidx_fuse.documents import (
         ArrayReport,
+        ClearedSums,
         Job,
         LastScrub,
         Load,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _OF_PAGES: Final = {
     "misfits": "pages that misfit",
     "healed": "healed",
-    "damaged": "damaged",
+    "damaged": "lost",
     "without_sums": "without checksum",
 }
 
@@ -142,7 +144,10 @@ def head_rows(status: ArrayReport, out: Output) -> list[tuple[str, Text]]:
         broken = [f"{one['member']}: {', '.join(one['faults'])}" for one in lab if one["faults"]]
         faults = f"members can be broken; faults now: {'; '.join(broken) or 'none'}"
         rows.append(("lab", Text(faults, style="yellow")))
-    return rows + [("warning", Text(each, style="yellow")) for each in status.get("warnings", ())]
+    for warning in status.get("warnings", ()):
+        named = named_in(warning, where) if (where := status.get("mountpoint")) else warning
+        rows.append(("warning", Text(named, style="yellow")))
+    return rows
 
 
 def sums_text(sums: SumsReport, out: Output) -> Text:
@@ -150,12 +155,17 @@ def sums_text(sums: SumsReport, out: Output) -> Text:
     if sums["state"] != "on":
         room = sums.get("room_bytes")
         return Text(f"off, with room for {out.size(room)} on each member" if room else "off")
+    style = "yellow" if any(sums[key] for key in ("misfits", "wrong_sums", "unverified")) else ""
+    return Text(f"on, {counted_sums(sums)}", style=style)
+
+
+def counted_sums(sums: SumsReport | ClearedSums) -> str:
+    """Return the counts of checksums in words."""
     found = [
         f"{plural(sums['misfits'], 'misfit')}, {sums['healed']} healed",
         f"{plural(sums['wrong_sums'], 'wrong sum')}, {sums['unverified']} unverified",
     ]
-    style = "yellow" if any(sums[key] for key in ("misfits", "wrong_sums", "unverified")) else ""
-    return Text(f"on, {', '.join(found)}", style=style)
+    return ", ".join(found)
 
 
 def scan_text(status: ArrayReport) -> str:

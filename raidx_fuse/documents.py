@@ -1065,8 +1065,20 @@ class ClearedMember(TypedDict):
     repairs: Count
 
 
+class ClearedSums(TypedDict):
+    """Counts of checksums that were forgotten; they are those of `SumsReport`."""
+
+    misfits: Count
+    healed: Count
+    wrong_sums: Count
+    unverified: Count
+
+
 class Cleared(TypedDict):
+    """*sums*: only if the counts of all members were forgotten, and there are checksums."""
+
     members: list[ClearedMember]
+    sums: NotRequired[ClearedSums]
 
 
 class PoolArray(TypedDict):

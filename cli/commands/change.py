@@ -29,7 +29,7 @@ from raidx_fuse.cli.parameters import (
     wait_option,
 )
 from raidx_fuse.cli.progress import begun
-from raidx_fuse.cli.status_text import dry_run_text
+from raidx_fuse.cli.status_text import counted_sums, dry_run_text
 from raidx_fuse.client.returning import returning
 from raidx_fuse.errors import UsageError
 from raidx_fuse.fuse.mountpoint import Mount, loop_devices, mounts, real_path, split_array
@@ -297,8 +297,9 @@ def growing_steps(device: str, mounted: Mount | None) -> str:
 def clear(out: Output, array: str, member: str | None) -> None:
     """Forget the errors and repairs that were counted of a member, or of all.
 
-    MEMBER is its role, path or UUID. The counts are those of `raidx status`; a member that has
-    failed stays failed: see `raidx online` and `raidx replace-disk`.
+    MEMBER is its role, path or UUID. The counts are those of `raidx status`, without MEMBER also
+    those of checksums. A member that has failed stays failed: see `raidx online` and `raidx
+    replace-disk`.
     """
     result = ask(out, array, "clear", member=None if member is None else reference(member))
     lines = [
@@ -307,6 +308,8 @@ def clear(out: Output, array: str, member: str | None) -> None:
         for each in result["members"]
         if each["errors"] or each["repairs"]
     ]
+    if any(result.get("sums", {}).values()):
+        lines.append(f"checksums: {counted_sums(result['sums'])} forgotten")
     out.emit(result, "\n".join(lines) or "nothing was counted")
 
 

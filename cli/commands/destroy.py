@@ -62,10 +62,11 @@ def destroy(
 
         trio.run(partial(creation.wipe, [each["path"] for each in found], lose_data=True))
     document = out.fit(_document(array, mount, found, left, dry_run=dry_run))
-    would, lines = "would be" if dry_run else "is", []
+    lines = []
     if mount is not None:
-        lines.append(f"{mount} {would} unmounted")
-    lines.append(f"array {array.name} {would} gone from {plural(len(found), 'member')}:")
+        lines.append(f"{mount} {'would be' if dry_run else 'is'} unmounted")
+    forgets = "would forget" if dry_run else "forgot"
+    lines.append(f"{plural(len(found), 'member')} {forgets} array {array.name}:")
     lines += [f"  {each['path']}" for each in document["members"]]
     lines += [
         f"not there, so it keeps its superblock: {each['path']} ({each['problem']}); "

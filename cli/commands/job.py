@@ -34,7 +34,8 @@ def scrub(out: Output, array: str, check: bool, repair: bool, wait: bool) -> int
     In an array with checksums, every page is compared with its own, and counted by member. --check
     leaves a page that does not fit as it is: what next reads it heals it, a user, --repair, or the
     scrub that begins by itself (scrub_each_s). Pages without a checksum get one where all others
-    confirm them. What cannot be read at all is written again by either, as by any other read.
+    confirm them. What cannot be read at all is written again by either, as by any other read. A
+    page that nothing gives back is counted as lost: `raidx damage` lists what that is of the image.
     """
     if check and repair:
         raise UsageError("--check only reports, --repair corrects", action="leave one of them out")

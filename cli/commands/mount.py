@@ -16,7 +16,7 @@ from raidx_fuse.cli.app import verb
 from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.idempotent import if_exists, if_missing, same_members, unchanged
 from raidx_fuse.cli.output import Output, warn
-from raidx_fuse.cli.parameters import ARRAY, PATH, TIME, Permissions
+from raidx_fuse.cli.parameters import MOUNTPOINT, PATH, TIME, Permissions
 from raidx_fuse.cli.streams import OutputError
 from raidx_fuse.client.status_document import document
 from raidx_fuse.daemon import control_client, paths
@@ -360,7 +360,7 @@ class NotClosedError(RaidxError):
 
 
 @verb()
-@click.argument("path", metavar="MOUNTPOINT", type=ARRAY)
+@click.argument("path", metavar="MOUNTPOINT", type=MOUNTPOINT)
 @click.option("--timeout", type=float, help="Seconds to wait for the daemon (default: no limit).")
 @if_exists("nothing is mounted or served there")
 def umount(out: Output, path: str, timeout: float | None, if_exists: bool) -> None:

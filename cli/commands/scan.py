@@ -87,4 +87,5 @@ def _next(array: FoundArray) -> Text:
         return Text(f"{array['name']}: mounted on {array['mountpoint']}")
     if array["problem"] is not None:
         return Text(f"{array['name']}: {array['problem']}", style="yellow")
-    return Text(f"mount it: raidx mount {shlex.join(array['members'])} MOUNTPOINT")
+    members = shlex.join(array["members"])
+    return Text(f"{array['name']}: mount it with raidx mount {members} MOUNTPOINT")

@@ -11,11 +11,12 @@ from raidx_fuse.cli.asking import ask
 from raidx_fuse.cli.console import Table
 from raidx_fuse.cli.output import Output
 from raidx_fuse.cli.parameters import ASSIGNMENT, KEY, array_argument
+from raidx_fuse.cli.progress import ENDED
 from raidx_fuse.errors import UsageError
-from raidx_fuse.settings import text_of
+from raidx_fuse.settings import SUMS, text_of
 
 if TYPE_CHECKING:
-    from raidx_fuse.documents import Settings
+    from raidx_fuse.documents import Job, Settings
 
 
 @verb()
@@ -34,7 +35,14 @@ def set_value(out: Output, array: str, assignment: str) -> None:
     key, equals, value = assignment.partition("=")
     if not equals or not key:
         raise UsageError(f"{assignment!r} is not KEY=VALUE", action=f"see raidx get {array}")
-    _print_settings(out, ask(out, array, "set", key=key.strip(), value=value.strip()))
+    key, value = key.strip(), value.strip()
+    _print_settings(out, ask(out, array, "set", key=key, value=value))
+    if (key, value) == (SUMS, "on"):
+        jobs: list[Job] = ask(out, array, "job-list")["jobs"]
+        for job in jobs:
+            if job["kind"] == "scrub" and job["state"] not in ENDED:
+                line = f"job {job['id']}, a scrub, gives checksums to what was written before"
+                out.note(f"{line}: raidx job {array} wait")
 
 
 def _print_settings(out: Output, result: Settings) -> None:

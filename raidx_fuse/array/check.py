@@ -81,16 +81,14 @@ async def check_members(members: Sequence[Member], *, deep: bool = False) -> Che
         state, sums = status["state"], status.get("sums")
         if sums is not None:
             for count, what in (
-                (sums["misfits"], "pages do not fit their checksums"),
-                (sums["wrong_sums"], "checksums are wrong about right bytes"),
+                (sums["misfits"], ("page does not fit its checksum", "pages do not fit theirs")),
+                (sums["wrong_sums"], ("checksum was wrong", "checksums were wrong")),
             ):
                 if count:
-                    problem(f"{count} {what}")
+                    problem(f"{count} {what[count > 1]}")
         live = array.member_set.sums
         if live is not None and live.tables.damaged_sectors:
-            problem(
-                f"{live.tables.damaged_sectors} sectors of checksums cannot be read, or are damaged"
-            )
+            problem(f"sectors of checksums not read, or damaged: {live.tables.damaged_sectors}")
         if state not in ("clean", "resyncing", "growing", "restriping", "evacuating"):
             problem(f"the array is {state}")
         checked: Checked = {

@@ -180,8 +180,8 @@ class Membership:
             or (len(text) >= 4 and record.member_uuid.startswith(text))
         ]
         if len(matches) != 1:
-            what = "no member" if not matches else f"{len(matches)} members"
-            raise UsageError(f"{what} of this array match {text!r}", action="see `raidx status`")
+            what = f"{len(matches)} members of this array match" if matches else "no member matches"
+            raise UsageError(f"{what} {text!r}", action="see `raidx status`")
         return matches[0]
 
     def path_of(self, record: MemberRecord) -> str:

@@ -386,10 +386,11 @@ class ArrayContext:
 
     def lost_error(self, stripe: Stripe, cells: tuple[CellIndex, ...]) -> UnrecoverableError:
         """Return the error for *cells* that the code cannot recover."""
+        unreadable = self.member_set.unreadable
         return UnrecoverableError(
             f"cannot recover {self.where(stripe, cells)}: too many members are lost"
-            + (", or cannot be read there" if self.member_set.unreadable else ""),
-            action="see `raidx status`",
+            + (", or cannot be read there" if unreadable else ""),
+            action="see `raidx damage ARRAY`" if unreadable else "see `raidx status`",
         )
 
     async def write_cells(

@@ -496,9 +496,13 @@ def _refuse_failed(assembly: Assembly, left_out: Sequence[str]) -> None:
         record = config.record(role)
         here = role in assembly.by_role
         what = (
-            "is not rebuilt yet" if here else "failed" if record.state == FAILED else "is missing"
+            "is not rebuilt yet"
+            if here
+            else "has failed"
+            if record.state == FAILED
+            else "is missing"
         )
-        parts.append(f"role {role} ({_named(record)}) {what}")
+        parts.append(f"role {role} ({_named(record)}), which {what}")
     unused = [f"{member.path} is not used: {reason}" for member, reason in assembly.stale]
     raise AssemblyError(
         f"array {config.name!r} has failed: {config.layout} over {config.width} members cannot do "

@@ -267,6 +267,17 @@ async def _read_or_clear(member: Member, offset: int, length: int) -> memoryview
         return memoryview(zeros)
 
 
+async def forget_maps(member: Member) -> None:
+    """Clear the pages by which `array_behind` finds an array; not flushed. Raises MemberError.
+
+    What has left its array has no superblock that could be restored.
+    """
+    start = SUPERBLOCK_SLOT_BYTES * SUPERBLOCK_SLOTS
+    length = min(SEARCHED_BYTES, member.size_bytes - start) // PAGE_BYTES * PAGE_BYTES
+    if length > 0:
+        await _erase_units(member, start, length, PAGE_BYTES, PAGE_MAGIC)
+
+
 async def erase_log(member: Member, regions: Regions) -> None:
     """Clear every log record on *member*; not flushed. Raises MemberError.
 
@@ -287,8 +298,13 @@ async def zero_range(member: Member, start: int, length: int) -> None:
 
 async def _erase(member: Member, start: int, length: int, unit_bytes: int, magic: int) -> None:
     """Clear every unit of a range that begins with *magic*."""
-    if await member.punch(start, length):
-        return
+    if not await member.punch(start, length):
+        await _erase_units(member, start, length, unit_bytes, magic)
+
+
+async def _erase_units(
+    member: Member, start: int, length: int, unit_bytes: int, magic: int
+) -> None:
     for offset, size in _blocks(member, start, length):
         words = np.frombuffer(await _read_or_clear(member, offset, size), "<u4")
         for at in np.flatnonzero(words[:: unit_bytes // 4] == magic).tolist():

@@ -16,6 +16,7 @@ from raidx_fuse.format.both_ends import erase_ends
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.configuration.names import cleaned
 from raidx_fuse.format.create import new_uuid, prepare_member, reserve_metadata
+from raidx_fuse.format.pages import forget_maps
 from raidx_fuse.format.regions import SUPERBLOCK_BYTES
 from raidx_fuse.layouts.numbers import Role, role_range
 from raidx_fuse.members.base import Member
@@ -115,11 +116,12 @@ def assign_role(
 
 
 async def release(members: Iterable[Member], hooks: Sequence[Callable[[Member], None]]) -> None:
-    """Erase the superblocks of members that left the array, then call *hooks* with each of them."""
+    """Make members that left the array forget it, then call *hooks* with each of them."""
     for member in members:
         try:
             await erase_ends(member)
             await member.writev(0, [bytes(SUPERBLOCK_BYTES)])
+            await forget_maps(member)
         except RaidxError as error:
             log.warning("%s", error)
         for hook in hooks:

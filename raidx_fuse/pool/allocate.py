@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from raidx_fuse.errors import NoSpaceError, Reason
 from raidx_fuse.format.configuration.volumes import ALIGN_BYTES, Extent
+from raidx_fuse.units import format_size
 
 EXTENTS_MAX = 16  # of a volume: each takes some bytes of the superblock
 ROUNDS_MAX = 1000  # of an exchange in pieces: each costs some updates of superblocks
@@ -63,7 +64,8 @@ def allocate(
     space = sum(extent.length for extent in usable)
     pieces = f" in {len(usable)} pieces" if space >= size_bytes else ""
     raise NoSpaceError(
-        f"{size_bytes} bytes do not fit: {space} are free{pieces}",
+        f"{size_bytes} bytes ({format_size(size_bytes)}) do not fit: {space} "
+        f"({format_size(space)}) are free{pieces}",
         action="delete or shrink a volume, or add disks",
         reason=Reason.ARRAY_FULL,
     )

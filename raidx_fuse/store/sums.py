@@ -691,6 +691,15 @@ class Sums:
         self._found.pop(role, None)
         self._again.pop(role, None)
 
+    def forget_counts(self) -> tuple[int, int, int, int]:
+        """Count misfits, healed pages, wrong sums and unverified pages anew; return what they were.
+
+        Which pages misfit now stays known, and how many of each member did.
+        """
+        before = self.misfits, self.healed, self.wrong_sums, self.unverified
+        self.misfits = self.healed = self.wrong_sums = self.unverified = 0
+        return before
+
     def found_on(self, role: Role) -> tuple[int, int]:
         """Return how many pages of the member in *role* misfitted, and did so after being healed.
 

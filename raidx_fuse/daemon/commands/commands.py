@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         ArrayReport,
         Cleared,
         ClearedMember,
+        ClearedSums,
         CommandStats,
         DaemonReport,
         Damage,
@@ -241,7 +242,17 @@ class ArrayCommands:
                 {"role": record.role, "path": path, "errors": errors, "repairs": repairs}
             )
         await health.clear(records)
-        return {"members": cleared}
+        sums = self.array.member_set.sums
+        if member is not None or sums is None:
+            return {"members": cleared}
+        misfits, healed, wrong_sums, unverified = sums.forget_counts()
+        counts: ClearedSums = {
+            "misfits": misfits,
+            "healed": healed,
+            "wrong_sums": wrong_sums,
+            "unverified": unverified,
+        }
+        return {"members": cleared, "sums": counts}
 
     async def replace_disk(
         self,

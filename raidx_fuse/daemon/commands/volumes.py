@@ -118,7 +118,9 @@ class VolumeCommands:
         lost, more = 0, ""
         if size is None:
             array = volumes.array
-            larger = array.larger_members.plan() if array.larger_members.usable_bytes() else None
+            members = array.larger_members
+            more_fits = members.usable_bytes() or members.is_behind_log()
+            larger = members.plan() if more_fits else None
             if larger is not None and not dry_run:
                 await array.larger_members.use()
                 larger = None

@@ -148,18 +148,28 @@ class LargerMembers:
 
     def _usable_bytes(self) -> int:
         """Return how much of every member with a role can be used."""
+        usable = self._physical_bytes()
+        log = self.member_set.config.regions.log
+        return min(usable, log.offset) if self._log_is_behind() else usable
+
+    def _physical_bytes(self) -> int:
         config = self.member_set.config
-        usable = min(
+        return min(
             config.usable_bytes(self._size_of(record))
             for record in config.members
             if record.role >= 0
         )
-        return min(usable, config.regions.log.offset) if self._log_is_behind() else usable
 
     def _log_is_behind(self) -> bool:
         """Return whether the log lies behind the data, which cannot pass it."""
         regions = self.member_set.config.regions
         return regions.log.offset > regions.data.offset
+
+    def is_behind_log(self) -> bool:
+        """Return whether there are unused bytes that the data get when the log lies before them."""
+        usable, regions = self._physical_bytes(), self.member_set.config.regions
+        free = usable - regions.data.end - regions.log.length - regions.sums.length
+        return self._log_is_behind() and free >= self._tile_bytes()
 
     def _copies(self) -> int:
         """Return for how many tables of checksums there is to be room on each member.
