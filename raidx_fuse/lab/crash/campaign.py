@@ -121,7 +121,8 @@ class _Crasher:
                 unread: tuple[int, ...] = ()
                 if rng.random() < LOST_SHARE:
                     lost = recorded.losses(index, rng)
-                    if not recorded.is_pool and rng.random() < UNREAD_SHARE:
+                    can = not (recorded.is_pool or recorded.log_moves)
+                    if can and rng.random() < UNREAD_SHARE:
                         lost, unread = (), lost
                 cut = Cut(index, decision, lost, (), unread)
                 state = State(recorded.cell, recorded.seed, cut)

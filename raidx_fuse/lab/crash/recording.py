@@ -265,6 +265,7 @@ class Recording:
     - *has_ends*: the disks have superblocks at both ends, and any front may be lost with the power;
     - *poisoned*: (event, disk, byte offset, content) of each sector that became unreadable;
     - *sums_begin*: some pages may have no checksum: they are switched on, or a write was refused;
+    - *log_moves*: what the log of the beginning leaves others may take: it can be read always;
     - *rotten*: where disks lie about what they hold, though checksums know it;
     - *rot_while_off*: what rots when the power goes;
     - *tempting*: moments that the theme has made for caches that store the last write first;
@@ -285,6 +286,7 @@ class Recording:
     has_poison: bool = False
     has_ends: bool = False
     sums_begin: bool = False
+    log_moves: bool = False
     poisoned: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     rotten: list[Rot] = field(default_factory=list)
     rot_while_off: RotWhileOff | None = None

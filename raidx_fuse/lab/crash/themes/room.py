@@ -66,7 +66,7 @@ async def theme_room(player: Player) -> None:
 async def theme_log(player: Player) -> None:
     """Change the size of the log, under requests, beside what else needs room or uses the log."""
     rng = player.rng
-    player.recording.sums_begin = True
+    player.recording.sums_begin = player.recording.log_moves = True
     if rng.random() < 0.5:
         await player.fill()
     await player.steps(0, 3)
