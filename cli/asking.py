@@ -55,8 +55,7 @@ def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
     try:
         return out.fit(control_client.call(array, command, **arguments))
     except RaidxError as error:
-        if error.action is not None:
-            error.action = named_in(error.action, array)
+        error.name_in_action(lambda action: named_in(action, array))
         raise
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno as _errno
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -142,6 +142,10 @@ class RaidxError(Exception):
         self.action = action
         if reason is not None:
             self.reason = reason
+
+    def name_in_action(self, name: Callable[[str], str]) -> None:
+        """Have *name* put names into the action, where it has placeholders."""
+        self.action = self.action and name(self.action)
 
     def __str__(self) -> str:
         return f"{self.message}; {self.action}" if self.action else self.message

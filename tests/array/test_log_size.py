@@ -166,3 +166,26 @@ async def test_a_member_that_joins_later_gets_the_log_where_it_lies_now() -> Non
         with pytest.raises(UsageError, match="raidx reshape ARRAY --layout raid5") as caught:
             await array.set("log.size", "1280KiB")
         assert caught.value.reason == Reason.METADATA_FULL
+
+
+async def test_tables_of_checksums_that_would_lie_elsewhere_are_in_the_way() -> None:
+    """Their places follow from the length of the data: a remount would look for them elsewhere."""
+    members = await ram_array("raid5", 4, 64 * MIB, chunk_bytes=64 * KIB, with_volume=False)
+    content = random.Random(5).randbytes(MIB)
+    async with open_array(members) as array:
+        await array.set("sums", "on")
+        await array.write(0, content)
+        await jobs_ended(array)
+        with pytest.raises(
+            UsageError, match="tables of checksums", check=because(Reason.METADATA_FULL)
+        ):
+            await array.set("log.size", "16MiB")
+        await array.set("sums", "off")
+        await array.set("log.size", "16MiB")
+        await array.set("sums", "on")
+        await jobs_ended(array)
+    async with open_array(members) as array:
+        assert array.get("log.size") == 16 * MIB
+        assert await array.read(0, len(content)) == content
+        await parity_holds(array)
+        assert array.status()["sums"]["misfits"] == 0

@@ -20,7 +20,7 @@ from raidx_fuse.errors import BusyError, Reason, UsageError
 from raidx_fuse.format.configuration.config import ArrayConfig
 from raidx_fuse.format.configuration.sums import usable_by_all
 from raidx_fuse.format.pages import zero_range
-from raidx_fuse.format.regions import Region
+from raidx_fuse.format.regions import NO_REGION, Region
 from raidx_fuse.format.shapes import layout_of
 from raidx_fuse.jobs.grow.larger_members import take_data
 from raidx_fuse.jobs.reshape import Change, reshape
@@ -141,8 +141,14 @@ def _plan(array: ArrayServices, need: Need) -> Shorter:
             action=need.elsewhere,
             reason=Reason.METADATA_FULL,
         )
-    data = Region(regions.data.offset, length)
-    config = replace(config, regions=replace(regions, data=data))
+    fewer = replace(regions, data=Region(regions.data.offset, length))
+    if regions.sums != NO_REGION and fewer.sum_table_bytes != regions.sum_table_bytes:
+        raise UsageError(  # a table begins where the one before it ends
+            f"{lacks}, and the tables of checksums of fewer data lie elsewhere",
+            action="without checksums it has: raidx set ARRAY sums=off, then this, then sums=on",
+            reason=Reason.METADATA_FULL,
+        )
+    config = replace(config, regions=fewer)
     shorter = Shorter(config, layout_of(config))
     size_bytes = shorter.layout.size_bytes
     try:
