@@ -261,7 +261,8 @@ class Journal:
         body = RecordBody()
         body.add_data(writes)
         body.add_maps(fresh, unwritten, moves, mark)
-        body.add_unverified(unverified)
+        if unverified:
+            body.add_unverified(unverified)
         body.add_settled(*await self.unsettled.end_closed(stripes))
         if self.member_set.unpublished:
             await self.member_set.published()  # law 4

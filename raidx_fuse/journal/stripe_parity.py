@@ -32,7 +32,7 @@ from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import Bytes, Scratch
 from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberLostError
 from raidx_fuse.store.member_set import MemberSet
-from raidx_fuse.store.sums import Covers
+from raidx_fuse.store.sums import Covers, Sums
 from raidx_fuse.store.written_map import WrittenMap
 from raidx_fuse.store.xor import combine, terms_of
 
@@ -149,7 +149,8 @@ class StripeParity:
             except _HopelessError as error:
                 await self._give_up(error, given_up)
                 continue
-            if covers is not None and await self._find(groups, covers, unproven):
+            sums = self.member_set.sums
+            if sums is not None and await self._find(sums, groups, covers, unproven):
                 continue  # plan again without these
             scratch, self._scratch = self._scratch, Scratch()
             scratch.clear()
@@ -240,7 +241,13 @@ class StripeParity:
                 group.lows.append(low)
         return groups.values()
 
-    async def _find(self, groups: Collection[BandGroup], covers: Covers, unproven: Masks) -> bool:
+    async def _find(
+        self,
+        sums: Sums,
+        groups: Collection[BandGroup],
+        covers: Covers | None,
+        unproven: Masks,
+    ) -> bool:
         """Enter the cells that *groups* read and nothing proves; return if another plan is due."""
         read = [
             (group, cell)
@@ -248,8 +255,7 @@ class StripeParity:
             for cell in group.plan.reads
             if not group.doubted >> cell & 1
         ]
-        sums = self.member_set.sums
-        if sums is None or not read:
+        if not read or covers is None:
             return False
         ranges = [(*group.places(cell), group.size_bytes) for group, cell in read]
         pages = await sums.unproven(ranges, covers)
@@ -371,7 +377,7 @@ class BandGroup:
             else:
                 out = np.empty(len(self.stripes) * size, np.uint8)
                 combine(out, terms_of(output, old, new))
-            is_doubted = any(self.doubted >> cell & 1 for cell in output.old)
+            is_doubted = bool(self.doubted) and not {*cells_of(self.doubted)}.isdisjoint(output.old)
             yield ParityBlock(self.places(output.cell), size, out, is_doubted)
         for cell in cells_of(self.zeroed):
             yield ParityBlock(self.places(cell), size, np.zeros(len(self.stripes) * size, np.uint8))

@@ -478,7 +478,7 @@ class Writer:
                 record = Work()
                 prepare(context, piece, view, record, unproven)
                 every.append(record)
-            if await self._is_unproven(every, unproven):
+            if member_set.sums is not None and await self._is_unproven(every, unproven):
                 continue  # plan again without it, if that is possible
             if context.cache is not None:
                 for part in every:

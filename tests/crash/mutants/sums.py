@@ -649,8 +649,8 @@ MUTANTS = (
     Mutant(
         "parity-of-unproven-pages-gets-a-sum",
         "raidx_fuse/journal/stripe_parity.py",
-        "            is_doubted = any(self.doubted >> cell & 1 for cell in output.old)\n",
-        "            is_doubted = False\n",
+        "{*cells_of(self.doubted)}.isdisjoint(output.old)",
+        "True",
         "a scrub believes a parity that has rotted, and writes over a right page",
         ABSENT[:1],
         BLESSED_TESTS,
