@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from paper_common import Runs, gain, marked
 
 from raidx_fuse.array.array import Array
+from raidx_fuse.engine import bpu
+from raidx_fuse.engine.bpu import Candidate, Decision, Thresholds
 from raidx_fuse.engine.parity_policies import QueueMonitor
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Load, faster, fit
@@ -57,7 +59,8 @@ class Run(NamedTuple):
     *model*: of the members; several between semicolons are taken in turn. *whole_l*: L = N * A of
     the paper, whatever a member serves at a time. *by_hand*: A_R and A_W in seconds, instead
     of the measured ones; of a member that serves d at a time a d-th: what one adds to its queue.
-    *changes*: other numbers of the load.
+    *changes*: other numbers of the load. *md_tie*: where both plans read as many, the traditional
+    choice is reconstruct-write, as md's.
     """
 
     trace: str
@@ -71,6 +74,7 @@ class Run(NamedTuple):
     whole_l: bool = False
     by_hand: tuple[float, float] | None = None
     changes: tuple[tuple[str, float], ...] = ()
+    md_tie: bool = False
 
 
 class Scope(NamedTuple):
@@ -142,6 +146,25 @@ def times_by_hand(by_hand: tuple[float, float] | None) -> Iterator[None]:
         QueueMonitor.service_s = ours  # type: ignore[method-assign]
 
 
+@contextmanager
+def ties_as_md(as_md: bool) -> Iterator[None]:
+    """If *as_md*, reconstruct in the block where both plans read as many and no queue decides."""
+    ours = bpu.decide
+
+    def decide(rmw: Candidate, rcw: Candidate, mean_s: float, limits: Thresholds) -> Decision:
+        decision = ours(rmw, rcw, mean_s, limits)
+        if decision.rule == "heavy" and rmw.pre_reads == rcw.pre_reads:
+            return decision._replace(chosen=bpu.RCW)
+        return decision
+
+    if as_md:
+        bpu.decide = decide
+    try:
+        yield
+    finally:
+        bpu.decide = ours
+
+
 def measure(run: Run) -> dict[str, Any]:
     """Simulate *run*; return what the tables need."""
     limits = {f"bpu.{key}": value for key, value in run.limits._asdict().items()}
@@ -155,18 +178,18 @@ def measure(run: Run) -> dict[str, Any]:
         prepare=marked,
         report=skews,
     )
-    with papers_length(run.whole_l), times_by_hand(run.by_hand):
+    with papers_length(run.whole_l), times_by_hand(run.by_hand), ties_as_md(run.md_tie):
         result = simulate(experiment)
     assert not result["failed"], result["errors"]
-    bpu = result["array"]["bpu"]
-    updates = sum(bpu["decisions"].values()) or 1
+    counts = result["array"]["bpu"]
+    updates = sum(counts["decisions"].values()) or 1
     return {
         "mean_ms": result["response_ms"]["mean"],
         "busy": mean(member["utilisation"] for member in result["members"]),
-        "states": {state: count / updates for state, count in bpu["decisions"].items()},
-        "touched": bpu["touched_longest_ratio"],
-        "extra": bpu["extra_pre_reads_ratio"],
-        "against": bpu["against_ratio"],
+        "states": {state: count / updates for state, count in counts["decisions"].items()},
+        "touched": counts["touched_longest_ratio"],
+        "extra": counts["extra_pre_reads_ratio"],
+        "against": counts["against_ratio"],
         "skew": result["extra"],
     }
 

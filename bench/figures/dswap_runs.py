@@ -18,8 +18,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raidx_fuse.pool.balance.strategies import make, random_reassign
-from raidx_fuse.pool.balance.system import ArraySpec, System, VolumeSpec, make_system
+from raidx_fuse.pool.balance.plan import Plan, make_plan
+from raidx_fuse.pool.balance.strategies import TRIES, make, random_reassign
+from raidx_fuse.pool.balance.system import (
+    ArraySpec,
+    Assignment,
+    System,
+    VolumeSpec,
+    make_system,
+)
 
 GB = 10**9
 STEP_BYTES = GB // 4
@@ -27,6 +34,7 @@ ARRAY_BYTES = 20 * 18 * GB
 BANDWIDTH = 100.0  # so that needs are percent
 STEP = 1.0
 ONCE = "random-reassign-once"  # a planner: random reassignment that may try once
+LITERAL = "random-reassign-literal"  # the paper's sentence, word by word: `literal_reassign`
 
 
 class Run(NamedTuple):
@@ -74,6 +82,28 @@ def paper_system(run: Run) -> System:
     return make_system(arrays, volumes)
 
 
+def literal_reassign(system: System, seed: int) -> Plan:
+    """Return a plan of random reassignment as the paper's section 3 words it.
+
+    "A random permutation of volumes on only overloaded arrays is considered and these objects are
+    assigned to underloaded arrays in permutation order. The process continues until sufficient load
+    shifts": a volume also moves if its array is cool by then. `random_reassign` leaves it there.
+    """
+    rng = np.random.default_rng(seed)
+    hot = Assignment(system).overloaded()
+    cool = ~np.isin(np.arange(len(system.arrays)), hot)
+    volumes = np.flatnonzero(np.isin(system.where, hot))
+    for _ in range(TRIES if hot.size else 0):
+        state = Assignment(system)
+        for volume in rng.permutation(volumes).tolist():
+            fits = np.flatnonzero(state.fits(volume) & cool)
+            if fits.size:
+                state.move(volume, int(rng.choice(fits)))
+            if not state.overloaded().size:
+                return make_plan(LITERAL, system, state.array_of)
+    return make_plan(LITERAL, system, system.where)
+
+
 def planned(run: Run) -> tuple[tuple[bool, float], ...]:
     """Return for each planner of *run*: is the hotspot gone, and the data moved, in percent."""
     system = paper_system(run)
@@ -81,6 +111,8 @@ def planned(run: Run) -> tuple[tuple[bool, float], ...]:
     plans = (
         random_reassign(system, seed=run.seed, tries=1)
         if name == ONCE
+        else literal_reassign(system, run.seed)
+        if name == LITERAL
         else make(name, system, seed=run.seed)
         for name in run.planners
     )

@@ -143,8 +143,9 @@ def on_four(trace: str, requests: int, member_bytes: int, section_s: float) -> p
 def during(trace: str, requests: int, member_bytes: int, how: Habits | str) -> dict[str, Any]:
     """Return the result of *trace* on four disks while a fifth joins: a restripe, or McPod.
 
-    At the paper's rates (section 5.2): KB a second of every disk that the redistribution passes,
-    all of which a restripe moves, McPod a quarter; a surrogate takes a third in parity besides.
+    At the paper's rates (section 5.2): KiB a second of every disk that the redistribution passes,
+    all of which a restripe moves, McPod a quarter; a surrogate takes a third in parity besides. No
+    job goes faster where nobody asks: the paper's did once (`throttles`).
     """
     load = on_four(trace, requests, member_bytes, SECTION_S)
     if isinstance(how, str):
@@ -158,6 +159,37 @@ def during(trace: str, requests: int, member_bytes: int, how: Habits | str) -> d
 
 
 PAPER_LESS = {"financial1": (67.78, 14.24), "tpcc": (79.64, 27.16)}  # time, response, percent
+PAPER_DISK_KIB = 100 << 20  # "disk partitions with a capacity of 100 GB"
+PAPER_TIMES = (  # load, what, KiB a second, the paper's seconds (tpcc: from its hours)
+    ("financial1", "McPod", PAPER_MCPOD_KIB_S["financial1"], 13_153.0),
+    ("financial1", "MD-Reshape", PAPER_MD_KIB_S, 40_827.0),
+    ("tpcc", "McPod", PAPER_MCPOD_KIB_S["tpcc"], 2.92 * 3600),
+    ("tpcc", "MD-Reshape", PAPER_MD_KIB_S, 14.43 * 3600),
+)
+
+
+def throttles() -> PaperTable:
+    """Return what the paper's redistribution times are by their throttles alone."""
+    rows = [
+        (
+            load,
+            what,
+            rate,
+            paper,
+            PAPER_DISK_KIB / rate,
+            f"{PAPER_DISK_KIB / rate / paper - 1:+.1%}",
+        )
+        for load, what, rate, paper in PAPER_TIMES
+    ]
+    return PaperTable(
+        "Section 5.2",
+        "redistribution of 100 GB a disk: the time of its throttle (sync_speed_min) alone",
+        ("load", "what", "throttle, KiB/s", "measured in the paper, s", "100 GB by it, s", "by"),
+        rows,
+        "Three of the four are their throttles, within 1 %: what they say is that both kept up "
+        "with them under load. md under Financial1 was quicker than its own, as `sync_speed_max` "
+        "lets it where nobody asks.",
+    )
 
 
 def less(ours: float, theirs: float) -> str:
@@ -169,9 +201,9 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
     """Return redistribution time and user response time under the paper's loads."""
     rows: list[list[Cell]] = []
     for trace in ("financial1", "tpcc"):
-        ours, theirs, flushed, best = (
+        ours, theirs, small, best = (
             during(trace, requests, member_bytes, how)
-            for how in (LIVE, MD, MD_FLUSHES, LARGE_WINDOWS)
+            for how in (LIVE, MD_FLUSHES, MD, LARGE_WINDOWS)
         )
 
         def taken(result: dict[str, Any]) -> float:
@@ -185,15 +217,15 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
 
         measures: tuple[tuple[str, Cell, Callable[[dict[str, Any]], float]], ...] = (
             ("redistribution, s", f"{PAPER_LESS[trace][0]:+} %", taken),
-            ("mean response of the whole load, ms", f"{PAPER_LESS[trace][1]:+} %", mean),
-            ("mean response while it grows, ms", "", meanwhile),
+            ("mean response of the whole load, ms", "", mean),
+            ("mean response while it grows, ms", f"{PAPER_LESS[trace][1]:+} %", meanwhile),
         )
         for title, paper, of in measures:
             rows.append(
                 [
                     *(trace, title, paper, less(of(ours), of(theirs))),
-                    *(less(of(ours), of(flushed)), less(of(ours), of(best))),
-                    *(of(one) for one in (ours, theirs, flushed, best)),
+                    *(less(of(ours), of(small)), less(of(ours), of(best))),
+                    *(of(one) for one in (ours, theirs, small, best)),
                 ]
             )
     return PaperTable(
@@ -201,12 +233,15 @@ def responses(requests: int, member_bytes: int) -> PaperTable:
         f"4+1 of {member_bytes // MIB} MiB under load, at the paper's rates of redistribution: "
         "McPod less than moving everything by",
         (
-            *("load", "measure", "paper", "as in the paper", "against md's flushes", "ours"),
-            *("McPod", "md's operations", "md's flushes", "large windows"),
+            *("load", "measure", "paper", "as in the paper", "against md's operations", "ours"),
+            *("McPod", "md's flushes", "md's operations", "large windows"),
         ),
         rows,
-        "As in the paper: against a restripe with md's operations; ours: against the best that we "
-        "can do, large windows. McPod with parity `live` in all of them. The whole load is one "
+        "All jobs are held at the paper's rates. As in the paper: against a restripe with md's "
+        "flushes, which keeps up with md's rate (with md's operations, one at a time, it does "
+        "not: half of it); ours: against the best that we "
+        "can do, large windows. McPod with parity `live` in all of them. The paper averages while "
+        "the redistribution lasts. The whole load is one "
         "and the same, and goes on after the redistribution: McPod's is over sooner. The means "
         "while it grows are of other requests for each: McPod's are the first seconds of the "
         "load, with the burst that Financial1 begins with, a restripe's are all of it. 'Why, 1' "
@@ -311,6 +346,7 @@ def over_time(requests: int, member_bytes: int) -> PaperTable:
             rows.append(
                 [
                     *(trace, name, result["events"][0]["job_ended_s"]),
+                    result["events"][0]["during"]["response_ms"]["mean"],
                     *(response[key] for key in ("mean", "p50", "p90", "p95", "p99", "p999")),
                 ]
             )
@@ -320,8 +356,13 @@ def over_time(requests: int, member_bytes: int) -> PaperTable:
     return PaperTable(
         "Figs. 11 to 13, the ways of parity",
         "redistribution and latencies under load: the paper's ways beside live and a restripe",
-        ("load", "how", "redistribution, s", "mean ms", "p50", "p90", "p95", "p99", "p99.9"),
+        (
+            *("load", "how", "redistribution, s", "mean while it grows, ms"),
+            *("mean of the whole load, ms", "p50", "p90", "p95", "p99", "p99.9"),
+        ),
         rows,
+        "While it grows, the paper's ways of parity cost users more than `live`. Over the whole "
+        "load they look better than that: their growth is a part of it only. "
         f"Charts: the mean of every {SECTION_S:g} s, over time.",
         charts,
     )
@@ -335,6 +376,7 @@ def tables(quick: bool) -> list[PaperTable]:
         bytes_and_time(member_bytes),
         techniques(member_bytes),
         ways(member_bytes),
+        throttles(),
         responses(requests, member_bytes),
         same_requests(requests, member_bytes),
         over_time(requests, member_bytes),

@@ -99,14 +99,15 @@ def restriped(
 
 
 def under_load(
-    experiment: Callable[..., Experiment], how: Habits | str, speed_min: int
+    experiment: Callable[..., Experiment], how: Habits | str, rate_s: int
 ) -> dict[str, Any]:
     """Return the result of a load while the array gets one disk more: by a restripe, or by McPod's
-    moves if *how* is a way of parity; at *speed_min* bytes a second while users ask.
+    moves if *how* is a way of parity; at *rate_s* bytes a second, users or not, as a throttle does.
     """
     do, value = ("add", how) if isinstance(how, str) else ("restripe", "")
     event = Event(at_s=0.0, do=do, count=1, value=value)
-    made = experiment(events=[event], settings={"journal": "partial", "speed_min": str(speed_min)})
+    limits = dict.fromkeys(("speed_min", "speed_max"), str(rate_s))
+    made = experiment(events=[event], settings={"journal": "partial", **limits})
     if isinstance(how, str):
         return simulate(made)
     habits = how

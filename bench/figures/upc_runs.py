@@ -24,7 +24,9 @@ SPAN_BYTES = 1_350_000_000 // 512 * 512  # "the max-offset is 1.35 GB"
 IOPS, UNIT = 140.0, 64 * KIB
 WIDTH = {"pcode": -1, "upc": -1, "xcode": 0}  # members less p
 
-FACTOR = 8  # of addresses, as in the paper: the log's 7 sectors become 28 KiB
+# Of addresses: the paper multiplies them "with an appropriate factor" and does not say which.
+# With 8 the log's 7 sectors become 28 KiB; what others give is in the table "Why, 5".
+FACTOR = 8
 FINANCIAL1, BURSTS, LOG = "financial1", "bursts", "financial1, overlaid"
 
 

@@ -1,8 +1,8 @@
 """Parity update policies: which of the two plans of a partial write is carried out.
 
-A policy sees the finished plans and the queues; it never does I/O. `traditional` does what md does:
-it chooses the plan with fewer pre-reads, and read-modify-write if both have as many. `bpu` also
-weighs the queue lengths (rules: bpu.py).
+A policy sees the finished plans and the queues; it never does I/O. `traditional` chooses the plan
+with fewer pre-reads, and read-modify-write if both have as many (md takes reconstruct-write then).
+`bpu` also weighs the queue lengths (rules: bpu.py).
 
 A policy of another package is a function that says "rmw" or "rcw", and nothing else. It gets the
 roles that each plan would read from, and how many operations wait for each role. It never sees a

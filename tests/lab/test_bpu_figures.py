@@ -36,6 +36,31 @@ def test_on_unlike_members_ours_is_better_than_the_papers_length(runs: ModuleTyp
     assert ours > 10
 
 
+def test_prxy_0_gains_by_its_bursts_not_by_its_places(
+    runs: ModuleType, program: Callable[[str], ModuleType]
+) -> None:
+    places = program("bpu_places")
+    gains = []
+    for row in places.OF_PRXY_0[:3]:
+        run = row.run(300)
+        ours, theirs = (
+            sum(runs.measure(one._replace(seed=seed))["mean_ms"] for seed in (1, 2))
+            for one in (run, run._replace(limits=runs.TRADITIONAL))
+        )
+        gains.append(1 - ours / theirs)
+    as_it_is, even_places, even_arrivals = gains
+    assert as_it_is > 0.25
+    assert abs(even_places - as_it_is) < 0.1
+    assert 0 < even_arrivals < as_it_is / 2
+
+
+def test_the_tie_of_the_traditional_choice_is_that_of_md_if_it_is_asked(runs: ModuleType) -> None:
+    run = runs.Run("hm_0", runs.TRADITIONAL, 1, 300, 3.0, model=runs.ONE_AT_A_TIME)
+    ours, theirs = (runs.measure(run._replace(md_tie=as_md)) for as_md in (False, True))
+    assert ours != theirs
+    assert ours["extra"] == theirs["extra"] == 0.0  # as many reads
+
+
 def test_hm_1_gains_with_more_writes_and_hotter_places(
     runs: ModuleType, program: Callable[[str], ModuleType]
 ) -> None:

@@ -69,6 +69,17 @@ def test_fig_3a_the_cost_of_dswap_does_not_depend_on_the_size(cost: Cost) -> Non
     assert max(found) < 2 * min(found)
 
 
+def test_fig_3a_random_reassignment_rises_with_the_size_if_it_is_read_literally(
+    runs: ModuleType, cost: Cost
+) -> None:
+    small, large = (cost(runs.LITERAL, arrays=arrays) for arrays in (2, 10))
+    assert small[1] == large[1] == 1.0
+    assert 3 < small[0] < 6  # percent
+    assert 1.2 * small[0] < large[0] < 9
+    ours = [cost("random-reassign", arrays=arrays)[0] for arrays in (2, 10)]
+    assert ours[1] < 1.2 * ours[0]
+
+
 def test_fig_3b_from_scratch_costs_about_ten_times_more_and_rises(cost: Cost) -> None:
     for planner in ("random-packing", "bsr"):
         small, large = (cost(planner, arrays=arrays)[0] for arrays in (2, 6))

@@ -50,6 +50,17 @@ def test_asus_are_joined_overlaid_or_one_of_them(trace: str) -> None:
         Source(name="uniform", asus="0").check()
 
 
+def test_a_rate_is_that_of_the_requests_that_are_used(tmp_path: Path) -> None:
+    """A quick first half, then a slow one: cut behind the first, it has the rate that is asked."""
+    path = tmp_path / "slower.spc"
+    times_s = [*(0.01 * n for n in range(100)), *(1 + 0.1 * n for n in range(100))]
+    path.write_text("".join(f"0,{8 * n},512,r,{at_s:.2f}\n" for n, at_s in enumerate(times_s)))
+    for how in ({"requests": 100}, {"seconds": 0.995}, {}):
+        load = list(requests_of(Source(name=str(path), rate_s=50.0, **how).load(SIZE)))
+        assert len(load) == (100 if how else 200)
+        assert (len(load) - 1) / load[-1].at_s == pytest.approx(50.0)
+
+
 def writes(count: int, gap_s: float, step: int) -> Any:
     """Return a load of small writes, *step* bytes apart."""
     return lambda _size: [block_of((n * gap_s, True, n * step, 4096) for n in range(count))]

@@ -84,6 +84,12 @@ def test_a_shift_moves_each_address_and_changes_nothing_else(upc: ModuleType) ->
     assert [(at, write, place + 3 * upc.UNIT, size) for at, write, place, size in plain] == moved
 
 
+def test_at_p_7_the_factor_that_the_paper_does_not_tell_decides_the_sign(upc: ModuleType) -> None:
+    run = upc.Run("upc", 7, 1, 300, upc.LOG)
+    gains = [pairs(upc, run._replace(factor=factor), 1) for factor in (4, 8)]
+    assert gains[0] < -5 < 0 < gains[1]
+
+
 def test_at_p_13_the_cells_decide_much_of_a_single_gain(upc: ModuleType) -> None:
     """One load, as in the paper, shifted by ten chunks: only the cells of its places change."""
     run = upc.Run("upc", 13, 1, 400, upc.LOG)

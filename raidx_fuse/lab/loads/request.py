@@ -157,6 +157,16 @@ def faster(load: Load, factor: float) -> Iterator[Block]:
     return (replace(block, at_s=block.at_s / factor) for block in load)
 
 
+def mean_rate_s(load: Load) -> float:
+    """Return the mean arrivals a second of *load*; 0 if all have the same time. Uses it up."""
+    count, begin_s, end_s = 0, 0.0, 0.0
+    for block in load:
+        if len(block):
+            begin_s = begin_s if count else float(block.at_s[0])
+            count, end_s = count + len(block), float(block.at_s[-1])
+    return (count - 1) / (end_s - begin_s) if end_s > begin_s else 0.0
+
+
 def first(load: Load, requests: int | None = None, seconds: float | None = None) -> Iterator[Block]:
     """Yield at most the first *requests* requests of *load*, from its first *seconds* only."""
     left = -1 if requests is None else requests

@@ -96,7 +96,6 @@ class _Survey:
     """What one pass over the whole file has counted."""
 
     requests: int = 0
-    seconds: float = 0.0
     device_bytes: dict[int, int] = field(default_factory=dict)
 
 
@@ -143,21 +142,11 @@ class Trace:
         """The numbers of the devices (ASUs) in the trace. Reads the whole file."""
         return sorted(self._look_through().device_bytes)
 
-    @property
-    def rate_s(self) -> float:
-        """Mean arrivals a second; 0 if all have the same time. Reads the whole file."""
-        seen = self._look_through()
-        return (seen.requests - 1) / seen.seconds if seen.seconds > 0 else 0.0
-
     def _look_through(self) -> _Survey:
         if self._survey is None:
             survey = _Survey()
-            first: Any = None
             for time, device, _, offset, length in self._columns():
-                first = time[0] if first is None else first
                 survey.requests += len(time)
-                last_s = float((np.max(time) - first) * FORMATS[self.format][2])
-                survey.seconds = max(survey.seconds, last_s)
                 for number in np.unique(device).tolist():
                     end = int((offset + length)[device == number].max())
                     end = -(-end // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from raidx_fuse.lab.loads.request import (
     faster,
     first,
     fit,
+    mean_rate_s,
     times,
 )
 from raidx_fuse.lab.loads.traces import JOINED, Trace, check_asus
@@ -368,7 +370,7 @@ class Source:
     - *name*: a generated load, or the path of a trace.
     - *requests*, *seconds*: use only the first ones; seconds count in the load's own time.
     - *speed*: the load runs so many times as fast; or *rate_s*: so many requests a second on
-      average.
+      average, of those that are used.
     - *factor*: addresses are multiplied by it, before they are fitted; sizes stay.
     - *fit*: how addresses are mapped onto the image (`fit`).
     - *asus*: of a trace, see traces.py.
@@ -435,10 +437,11 @@ class Source:
             span_bytes = work.span_bytes
         else:
             trace = Trace(self.name, asus=self.asus)
-            if self.rate_s is not None and trace.rate_s:
-                speed = self.rate_s / trace.rate_s
+            used = partial(first, trace, self.requests, self.seconds)
+            if self.rate_s is not None and (own_rate_s := mean_rate_s(used())):
+                speed = self.rate_s / own_rate_s
             span_bytes = trace.span_bytes if self.fit == "scale" else 0
-            load = first(trace, self.requests, self.seconds)
+            load = used()
         load = faster(load, speed)
         if self.factor > 1:
             load = times(load, self.factor)
