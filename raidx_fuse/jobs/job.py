@@ -53,11 +53,17 @@ import trio
 
 from raidx_fuse.documents import JobDetail
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.errors import BusyError, MemberError, NoSpaceError, RaidxError
+from raidx_fuse.errors import (
+    BusyError,
+    MemberError,
+    NoSpaceError,
+    RaidxError,
+    UnrecoverableError,
+)
 from raidx_fuse.format.configuration.config import NO_ROLE
 from raidx_fuse.job_words import words_of
 from raidx_fuse.layouts.numbers import Role, Stripe
-from raidx_fuse.store.io_tuples import MemberLostError
+from raidx_fuse.store.io_tuples import PAGE_BYTES, MemberLostError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Job as JobStatus
@@ -65,6 +71,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 1 << 20  # per member
+GIVES_UP_MAX = 3  # times at one place
 BUSY_S = 0.1  # a foreground request within this time means that the array is in use
 LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
@@ -113,6 +120,7 @@ class Job(ABC):
     def __init__(self, context: ArrayContext, job_id: int) -> None:
         self.context = context
         self.job_id = job_id
+        self._gave_up = (Stripe(-1), 0)  # the first stripe of a window, and how often
         self.state = "running"
         self.error: str | None = None
         self.done_bytes = 0
@@ -451,7 +459,7 @@ class Job(ABC):
             if self.context.journal.torn is not None or self.turning:  # since it was ready
                 self.replan()
                 return 0
-            progress = await self.work(stripes)
+            progress = await self._worked(stripes)
         except MemberLostError:
             self.replan()
             return 0
@@ -463,6 +471,36 @@ class Job(ABC):
         if not self._met_error:
             self.error = None
         return progress
+
+    async def _worked(self, stripes: list[Stripe]) -> int:
+        """Do as `work`; list pages that nothing gives back as lost, if the job `may_give_up`."""
+        try:
+            return await self.work(stripes)
+        except UnrecoverableError:
+            unreadable, size = self.context.member_set.unreadable, self.context.chunk_bytes
+            begin, times = self._gave_up
+            self._gave_up = stripes[0], times + 1 if stripes[0] == begin else 1
+            if self._gave_up[1] > GIVES_UP_MAX or not self.may_give_up():
+                raise  # else it may write a page again and again that stays unreadable
+            if not await unreadable.pass_over(stripes, size):
+                raise
+            return 0
+
+    def may_give_up(self) -> bool:
+        """Return whether pages that nothing gives back now are lost, so that the job can go on."""
+        return False
+
+    def only_misfits(self) -> bool:
+        """Return whether no member is absent, and those that are there can read all pages.
+
+        Then nothing but a user can give back what misfits; else it may come back.
+        """
+        member_set = self.context.member_set
+        sums = member_set.sums
+        return not member_set.lost and all(
+            sums is not None and sums.is_suspect(Role(role), page * PAGE_BYTES)
+            for role, page in member_set.unreadable
+        )
 
     @final
     def meet(self, error: RaidxError, where: str) -> None:

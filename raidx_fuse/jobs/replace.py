@@ -36,7 +36,6 @@ from raidx_fuse.errors import (
     BusyError,
     MemberError,
     RaidxError,
-    UnrecoverableError,
 )
 from raidx_fuse.format.configuration.config import NO_ROLE, ArrayConfig, MemberRecord
 from raidx_fuse.format.regions import COUNTER_MAX
@@ -235,16 +234,14 @@ class Replace(Job):
         )
         return found or None
 
+    def may_give_up(self) -> bool:
+        return True  # else a member that has such pages could never be replaced
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Copy the cells of the role in *stripes*; return the progress in bytes."""
         context = self.context
         twin = self.operation.require()
-        try:
-            copies = await self._read(stripes)
-        except UnrecoverableError:  # neither the member nor the others have it
-            if not await context.member_set.unreadable.pass_over(stripes, context.chunk_bytes):
-                raise
-            return 0
+        copies = await self._read(stripes)
         for at, views in copies:
             await twin.copy(at, views)
         queue = context.member_set.queues[self.operation.role]

@@ -41,11 +41,13 @@ class Needed:
     """Bytes *low* .. *high* - 1 of all cells of a stripe are needed: what is lost is listed.
 
     *new* returns the new content of the page of a cell from a byte on, None if it gets none.
+    *moves*: the content goes to another place, so that a page that misfits cannot stay as it is.
     """
 
     low: int
     high: int
     new: Callable[[CellIndex, int], memoryview | None] = lambda _cell, _at: None
+    moves: bool = False
 
 
 class Mender(Protocol):
@@ -193,4 +195,5 @@ class Unreadable:
 
         Returns whether any of their pages was unreadable: another try to read them may succeed.
         """
-        return await self.mend(stripes, dict.fromkeys(stripes, Needed(0, chunk_bytes)))
+        needed = Needed(0, chunk_bytes, moves=True)
+        return await self.mend(stripes, dict.fromkeys(stripes, needed))

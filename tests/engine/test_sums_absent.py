@@ -11,7 +11,7 @@ import trio
 
 from raidx_fuse.array.array import Array
 from raidx_fuse.array.open import open_array
-from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
+from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError, UsageError
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
@@ -427,3 +427,53 @@ async def test_what_was_not_verified_proves_no_sum_wrong() -> None:
         await array.member_set.unreadable.mend((Stripe(0),))
         assert sums.wrong_sums == 0
         assert not sums.fits(*place, bytes(members[place[0]].memory[place[1] :][:PAGE]))
+
+
+@pytest.mark.parametrize("job", ["replace", "grow", "restripe", "scrub"])
+@pytest.mark.parametrize(
+    ("layout", "width"), [("raid0", 3), ("raidx-zero", 3), ("raid5", 4), ("raid1", 2)]
+)
+async def test_jobs_list_pages_that_nothing_gives_back_and_end(
+    layout: str, width: int, job: str
+) -> None:
+    """They misfit on as many members as the layout tolerates losses, and on one more."""
+    members = await with_sums(layout, width)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.context.journal.drain()
+        context, page = array.context, 2 * PAGE
+        stripe, cell = context.layout.locate(5)
+        rotten = {context.position(stripe, cell)}
+        for other in range(len(context.code.cells)):
+            if len(rotten) <= context.code.tolerance:
+                rotten.add(context.position(stripe, CellIndex(other)))
+        for role, at in rotten:
+            members[role].memory[at + page] ^= 1
+        damaged = set()
+        for place in range(0, SIZE, PAGE):
+            try:
+                assert await array.read(place, PAGE) == content[place : place + PAGE]
+            except RaidxError:
+                damaged.add(place)
+        assert damaged
+        with trio.fail_after(600):
+            try:
+                if job == "replace":
+                    await array.replace_disk(where(array, 5 * CHUNK)[0], spare())
+                elif job == "grow":
+                    await array.grow([spare()])
+                elif job == "restripe":
+                    await array.restripe([spare(), spare()], "raid5", {})
+                else:
+                    await array.start_scrub(repair=True)
+            except UsageError:
+                pytest.skip(f"{layout} has no {job}")
+            await jobs_ended(array)
+        for place in range(0, SIZE, PAGE):
+            if place in damaged:
+                with pytest.raises(RaidxError):
+                    await array.read(place, PAGE)
+                await array.write(place, content[place : place + PAGE])
+            assert await array.read(place, PAGE) == content[place : place + PAGE]
+        assert not array.context.bad_chunks

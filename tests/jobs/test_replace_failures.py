@@ -258,3 +258,17 @@ async def test_a_new_member_is_rebuilt_though_another_one_does_not_take_its_supe
     assert state_of(rig, 1) == "active"
     await rig.reopen()
     await consistent(rig)
+
+
+async def test_a_page_that_stays_unreadable_though_it_is_written_again_does_not_hold_the_job() -> (
+    None
+):
+    """Nothing gives it back, and its member cannot be spared: the job ends, and says why."""
+    rig = await filled("raid0", 3, chunk_bytes=CHUNK, stripes=64)
+    start = rig.array.member_set.config.regions.data.offset
+    rig.members[1].error(("read",), offset_bytes=start + 10 * CHUNK, length_bytes=CHUNK)
+    job = await begin(rig, 1)
+    with trio.fail_after(600):
+        await job.finished.wait()
+    assert (job.state, "cannot recover" in str(job.error)) == ("failed", True)
+    nothing_left(rig)

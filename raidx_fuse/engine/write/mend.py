@@ -78,8 +78,7 @@ class Mender:
         unreadable = context.member_set.unreadable
         while True:
             epoch = context.layout_epoch
-            inside = page * PAGE_BYTES - context.member_set.data_offset
-            found = context.layout.inverse(role, MemberChunk(inside // context.chunk_bytes))
+            found = context.layout.inverse(role, self._chunk(page * PAGE_BYTES))
             if found is None:  # nothing lies there
                 unreadable.discard(role, page)
                 return
@@ -121,6 +120,11 @@ class Mender:
             await self._verify(written)
         return found
 
+    def _chunk(self, offset: int) -> MemberChunk:
+        """Return the chunk of a member in which its byte *offset* lies."""
+        context = self.context
+        return MemberChunk((offset - context.member_set.data_offset) // context.chunk_bytes)
+
     def _marked(self, stripe: Stripe) -> dict[int, int]:
         """Return byte in the cells -> mask of the cells whose page there is unreadable."""
         context, unreadable = self.context, self.context.member_set.unreadable
@@ -130,7 +134,10 @@ class Mender:
             role, begin = context.position(stripe, cell)
             if role < 0:
                 continue
-            for page in unreadable.pages(role, begin, begin + context.chunk_bytes):
+            pages = unreadable.pages(role, begin, begin + context.chunk_bytes)
+            if pages and context.layout.inverse(role, self._chunk(begin)) != (stripe, cell):
+                continue  # the place is still that of another cell, which moves
+            for page in pages:
                 if unwritten >> cell & 1:  # never read; its first write heals it
                     unreadable.discard(role, page)
                     continue
@@ -219,7 +226,8 @@ class Mender:
                     refuted = sum(1 << cell for cell in solved if cell not in fitting)
                     hopeless |= refuted & self._marked(stripe).get(at, 0)
                     contents |= fitting
-                if cells & hopeless and is_needed and not self._may_stay(stripe, at, cells):
+                may_stay = needed and not needed.moves and self._may_stay(stripe, at, cells)
+                if cells & hopeless and is_needed and not may_stay:
                     assert needed is not None
                     cover = Cover.MARKED
                     await marks.enter_async_context(context.cells.marked((stripe,)))

@@ -225,6 +225,9 @@ class Grow(Job):
         """Return whether a request waits for the end of the window: for a lock, or at the gate."""
         return self.context.gate.is_closed or self.context.locks.awaited(window)
 
+    def may_give_up(self) -> bool:
+        return self.only_misfits()
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Copy the blocks of *stripes* and move the position past them; return the bytes copied."""
         if not stripes:

@@ -204,6 +204,9 @@ class Restripe(Job):
         ]
         return sorted(stripes)
 
+    def may_give_up(self) -> bool:
+        return self.only_misfits()
+
     async def work(self, stripes: list[Stripe]) -> int:
         """Move the window, then the watermark past it; return the progress in bytes."""
         window, context = self._window, self.context
