@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raidx_fuse.errors import UsageError
@@ -127,14 +128,61 @@ def test_the_picture_has_every_section_in_its_time(
         **{"name": "x", "seconds": 1.5, "events": [{"at_s": 1.0, "do": "fail", "disk": 1}]},
         "sections": [{"from_s": 0, **section}, {"from_s": 1, "response_ms": {"mean": 9, "p99": 9}}],
         "members": [{"role": 0, "reads": 1, "writes": 1}],
-        "distribution": {"edges_ms": [0.5, 1.0, 1.3], "reads": [1, 3], "writes": [0, 0]},
+        "distribution": {
+            "edges_ms": [0.501, 0.631, 0.794, 1.0, 1.26],
+            "reads": [1, 0, 0, 3],
+            "writes": [0, 0, 0, 0],
+        },
     }
     results.draw_results([result], str(tmp_path / "x.svg"))
-    response, queues, within, _ = drawn[0].axes
-    assert within.lines[0].get_xydata().tolist() == [[0.5, 0], [1.0, 25], [1.3, 100]]
+    response, queues, within, boxes, _ = drawn[0].axes
+    assert within.lines[0].get_xydata() == pytest.approx(
+        np.array([[0.501, 0], [0.631, 25], [0.794, 25], [1.0, 25], [1.26, 100]]), rel=0.01
+    )
+    assert boxes.get_xscale() == "log"
     points = response.lines[0].get_xydata().tolist()
     assert points == [[0, 1], [1, 1], [1, 9], [1.5, 9]], "the peak begins at the event"
     assert queues.lines[0].get_xydata().tolist()[:2] == [[0, 3], [1, 3]]
+
+
+def test_a_picture_of_a_sweep_has_the_sweep_on_its_axis_and_in_its_labels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is an extra")
+    to_rgba = pytest.importorskip("matplotlib.colors").to_rgba
+    drawn: list[Any] = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    spec = tmp_path / "small.toml"
+    spec.write_text(SMALL[: SMALL.index("[report]")].replace("= 400", "= 40"))
+    words = ["--sweep", "load.rate=50,100,400", "--sweep", "array.layout=raid5,rdp"]
+    picture = tmp_path / "sweep.svg"
+    found = simulated(spec, *words, "--repeat", "2", "--plot", picture)
+    assert picture.exists()
+    over, within, boxes, load = drawn[0].axes
+    assert over.get_xlabel() == "rate"
+    labels = [text.get_text() for text in over.get_legend().get_texts()]
+    assert labels == [
+        "layout=raid5: mean",
+        "layout=raid5: p99",
+        "layout=rdp: mean",
+        "layout=rdp: p99",
+    ]
+    line, *_ = over.containers[0]
+    means = [
+        sum(run["response_ms"]["mean"] for run in found if run["sweep"] == swept) / 2
+        for swept in ({"load.rate": rate, "array.layout": "raid5"} for rate in (50, 100, 400))
+    ]
+    assert line.get_xydata() == pytest.approx(np.array([[50, 100, 400], means]).T)
+    points = {
+        f"rate={rate}, layout={layout}" for rate in (50, 100, 400) for layout in ("raid5", "rdp")
+    }
+    assert {text.get_text() for text in load.get_legend().get_texts()} == points
+    assert {text.get_text() for text in boxes.get_yticklabels()} == points
+    assert all(
+        label.split(":")[0] in points
+        for label in (text.get_text() for text in within.get_legend().get_texts())
+    )
+    assert line.get_color() == to_rgba(results.COLORS[0])
 
 
 def test_loads_can_be_verified_and_come_from_traces(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 Every row of figures says where it comes from: version of raidx, file and its hash, seed, and swept
 values. A table of requests has the number of the run in its rows, and says once for each run where
 it comes from: a CSV in lines before it that begin with ``#``, a Parquet file in its metadata, under
-`raidx`, as one of figures does, too. Plots show response times and queue lengths over time, and the
-load of each member. pyarrow and matplotlib are extras
-(``pip install 'raidx-fuse[parquet,plots]'``), imported only when they are needed.
+`raidx`, as one of figures does, too. Plots show response times and queue lengths over time and over
+what is swept, how they are distributed, and the load of each member. pyarrow and matplotlib are
+extras (``pip install 'raidx-fuse[parquet,plots]'``), imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import accumulate, pairwise
-from math import nan
+from math import log10, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raidx_fuse.errors import Reason, UsageError
+from raidx_fuse.lab.experiments.intervals import estimate
 from raidx_fuse.lab.loads.drive import Figures as Result
 
 COUNTS = ("requests", "reads", "writes", "read_bytes", "write_bytes", "seconds", "rate")
@@ -210,8 +211,11 @@ def _write_parquet(path: str, parts: Sequence[Columns], results: Sequence[Result
 
 INCHES_WIDE = 9.0
 NO_CLASSES: Mapping[str, Sequence[float]] = {"edges_ms": (), "reads": (), "writes": ()}
+# Of Okabe and Ito: they differ for the colour-blind, too.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
+    "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
     "axes.grid": True,
     "grid.alpha": 0.3,
     "svg.hashsalt": "raidx",
@@ -249,19 +253,72 @@ def drawn(path: str, rows: int, inches: tuple[float, float]) -> Iterator[list[An
         pyplot.close(figure)
 
 
+def grouped(results: Sequence[Result]) -> list[list[Result]]:
+    """Return *results* by point: those with the same file, name and swept values."""
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        swept = map(str, result.get("sweep", {}).values())
+        key = (result.get("spec", ""), result["name"], *swept)
+        groups.setdefault(key, []).append(result)
+    return list(groups.values())
+
+
+class Drawn(NamedTuple):
+    """A point as it is drawn: its *runs*, its *label*, and what is *swept* by short key."""
+
+    runs: Sequence[Result]
+    label: str
+    swept: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.runs[0]["name"])
+
+
+def points_drawn(results: Sequence[Result]) -> list[Drawn]:
+    """Return the points of *results*, labelled by what differs: swept values, names, or both."""
+    groups = grouped(results)
+    keys = dict.fromkeys(key for group in groups for key in group[0].get("sweep", {}))
+    of = [{key: group[0].get("sweep", {}).get(key, "") for key in keys} for group in groups]
+    varied = [key for key in keys if len({str(each[key]) for each in of}) > 1]
+    ends = [key.rpartition(".")[2].strip('"') for key in varied]
+    short = {
+        key: end if ends.count(end) == 1 else key for key, end in zip(varied, ends, strict=True)
+    }
+    named = not varied or len({group[0]["name"] for group in groups}) > 1
+    made = []
+    for group, values in zip(groups, of, strict=True):
+        swept = {short[key]: values[key] for key in varied}
+        words = [group[0]["name"]] if named else []
+        words += [f"{key}={value}" for key, value in swept.items()]
+        made.append(Drawn(group, ", ".join(words), swept))
+    return made
+
+
+TIMED_MAX = len(COLORS)  # more lines over time are told apart by nobody
+
+
 def draw_results(results: Sequence[Result], path: str) -> None:
     """Draw *results* of `simulate` into *path*. Raises as `drawn`."""
-    timed = [result for result in results if len(result["sections"]) > 1]
-    with drawn(path, 4 if timed else 2, (INCHES_WIDE, 12.0 if timed else 6.0)) as axes:
+    points = points_drawn(results)
+    timed = [point for point in points if len(point.runs[0]["sections"]) > 1][:TIMED_MAX]
+    swept = points[0].swept
+    rows = 2 * bool(timed) + bool(swept) + 3
+    with drawn(path, rows, (INCHES_WIDE, 3.0 * rows)) as axes:
+        left = iter(axes)
         if timed:
-            _over_time(axes[0], axes[1], timed)
-        _distributions(axes[-2], results)
-        _load(axes[-1], results)
+            _over_time(next(left), next(left), timed)
+        if swept:
+            _over_sweep(next(left), points)
+        _distributions(next(left), points)
+        _boxes(next(left), points)
+        _load(next(left), points)
 
 
-def _over_time(response: Any, queues: Any, results: Sequence[Result]) -> None:
-    for number, result in enumerate(results):
-        color = f"C{number}"
+def _over_time(response: Any, queues: Any, points: Sequence[Drawn]) -> None:
+    """Draw the first run of each point."""
+    for number, point in enumerate(points):
+        color, result = f"C{number}", point.runs[0]
         sections = result["sections"]
         edges_s = [*(section["from_s"] for section in sections), result["seconds"]]
         times = [section["response_ms"] for section in sections]
@@ -272,7 +329,7 @@ def _over_time(response: Any, queues: Any, results: Sequence[Result]) -> None:
             (queues, "longest", [max(each) for each in lengths], "-"),
             (queues, "mean", [sum(each) / len(each) for each in lengths], ":"),
         ):
-            label = f"{result['name']}: {word}" if style == "-" else word
+            label = f"{point.label}: {word}" if style == "-" else word
             axis.plot(*section_steps(edges_s, values), color=color, linestyle=style, label=label)
         for event in result["events"]:
             for axis in (response, queues):
@@ -287,6 +344,51 @@ def _over_time(response: Any, queues: Any, results: Sequence[Result]) -> None:
         axis.legend(fontsize=7)
 
 
+WIDE_SWEEP = 20  # a sweep over more than so many times the least value has a logarithmic axis
+
+
+def _over_sweep(axis: Any, points: Sequence[Drawn]) -> None:
+    """Draw means, with 95 % intervals where runs repeat, over one swept key; a line for the others.
+
+    That key is the first whose values are numbers, or the first.
+    """
+    keys = list(points[0].swept)
+    numbers = {key: all(_is_number(point.swept[key]) for point in points) for key in keys}
+    key = next((key for key in keys if numbers[key]), keys[0])
+    values = list(dict.fromkeys(point.swept[key] for point in points))
+    lines: dict[str, list[Drawn]] = {}
+    names = {point.name for point in points}
+    for point in points:
+        beside = [point.name] if len(names) > 1 else []
+        beside += [f"{other}={value}" for other, value in point.swept.items() if other != key]
+        lines.setdefault(", ".join(beside), []).append(point)
+    for number, (words, line) in enumerate(lines.items()):
+        x = [p.swept[key] if numbers[key] else values.index(p.swept[key]) for p in line]
+        for name, style in (("mean", "-"), ("p99", ":")):
+            found = [estimate([run["response_ms"][name] for run in p.runs]) for p in line]
+            axis.errorbar(
+                x,
+                [each.mean for each in found],
+                yerr=[each.half or 0.0 for each in found],
+                fmt=f"C{number}o{style}",
+                markersize=3,
+                capsize=3,
+                label=f"{words}: {name}" if words else name,
+            )
+    if not numbers[key]:
+        axis.set_xticks(range(len(values)), [str(value) for value in values])
+    elif min(values) > 0 and max(values) > WIDE_SWEEP * min(values):
+        axis.set_xscale("log")
+    count = len(points[0].runs)
+    axis.set_xlabel(key)
+    axis.set_ylabel(f"response time, ms ({count} runs, 95 %)" if count > 1 else "response time, ms")
+    axis.legend(fontsize=7)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def section_steps(
     edges_s: Sequence[float], values: Sequence[float]
 ) -> tuple[list[float], list[float]]:
@@ -299,16 +401,62 @@ def section_steps(
     return times, [value for value in values for _ in range(2)]
 
 
-def _distributions(axis: Any, results: Sequence[Result]) -> None:
+class Classes(NamedTuple):
+    """How many *reads* and *writes* took how long: class i from *edges_ms* [i] to [i + 1]."""
+
+    edges_ms: Sequence[float]
+    reads: Sequence[int]
+    writes: Sequence[int]
+
+
+def classes_of(runs: Sequence[Result]) -> Classes:
+    """Return the distribution of all *runs* of a point together."""
+    counts: dict[str, dict[int, int]] = {"reads": {}, "writes": {}}
+    for run in runs:
+        classes = run.get("distribution", NO_CLASSES)  # that of `sweep.compute_run`
+        for kind, found in counts.items():
+            for edge, count in zip(classes["edges_ms"], classes[kind], strict=False):
+                number = round(10 * log10(edge))  # ten for each power of ten
+                found[number] = found.get(number, 0) + int(count)
+    numbers = counts["reads"].keys() | counts["writes"].keys()
+    if not numbers:
+        return Classes((), (), ())
+    every = range(min(numbers), max(numbers) + 1)
+    reads, writes = ([found.get(number, 0) for number in every] for found in counts.values())
+    return Classes([10 ** (n / 10) for n in (*every, every.stop)], reads, writes)
+
+
+def quantiles(
+    edges: Sequence[float], counts: Sequence[int], shares: Sequence[float]
+) -> list[float]:
+    """Return the values below which are such *shares* of what is counted in classes.
+
+    Within a class the logarithm of the values is taken to be even.
+
+    >>> [round(value, 3) for value in quantiles([1.0, 10.0, 1000.0], [2, 2], [0.25, 0.5, 1.0])]
+    [3.162, 10.0, 1000.0]
+    """
+    sums = list(accumulate(counts, initial=0))
+    found = []
+    for share in shares:
+        wanted = share * sums[-1]
+        at = next(n for n in range(len(counts)) if counts[n] and sums[n + 1] >= wanted)
+        part = (wanted - sums[at]) / counts[at]
+        found.append(edges[at] * (edges[at + 1] / edges[at]) ** part)
+    return found
+
+
+def _distributions(axis: Any, points: Sequence[Drawn]) -> None:
     """Draw which share of the reads, and of the writes, was answered within each time."""
-    for number, result in enumerate(results):
-        classes = result.get("distribution", NO_CLASSES)  # that of `sweep.compute_run`
-        for kind, style in (("reads", "-"), ("writes", ":")):
-            sums = list(accumulate(classes[kind], initial=0))
+    for number, point in enumerate(points):
+        classes = classes_of(point.runs)
+        for kind, counts, style in (("reads", classes.reads, "-"), ("writes", classes.writes, ":")):
+            sums = list(accumulate(counts, initial=0))
             if sums[-1]:
                 shares = [100 * each / sums[-1] for each in sums]
-                label = f"{result['name']}: {kind}"
-                axis.plot(classes["edges_ms"], shares, f"C{number}{style}", label=label)
+                axis.plot(
+                    classes.edges_ms, shares, f"C{number}{style}", label=f"{point.label}: {kind}"
+                )
     axis.set_xscale("log")
     axis.set_xlabel("response time, ms")
     axis.set_ylabel("answered within, %")
@@ -316,13 +464,32 @@ def _distributions(axis: Any, results: Sequence[Result]) -> None:
         axis.legend(fontsize=7)
 
 
-def _load(axis: Any, results: Sequence[Result]) -> None:
-    width = 0.8 / len(results)
-    for number, result in enumerate(results):
-        members = members_of(result)
-        places = [role + (number - (len(results) - 1) / 2) * width for role, _ in members]
+BOX = {"whislo": 0.05, "q1": 0.25, "med": 0.5, "q3": 0.75, "whishi": 0.95}
+
+
+def _boxes(axis: Any, points: Sequence[Drawn]) -> None:
+    """Draw for each point the times within which 5, 25, 50, 75 and 95 % were answered."""
+    boxes: list[dict[str, Any]] = []
+    for point in points:
+        edges, reads, writes = classes_of(point.runs)
+        counts = [a + b for a, b in zip(reads, writes, strict=True)]
+        if any(counts):
+            found = quantiles(edges, counts, list(BOX.values()))
+            boxes.append({"label": point.label, **dict(zip(BOX, found, strict=True))})
+    if boxes:
+        axis.bxp(boxes, showfliers=False, orientation="horizontal")
+        axis.set_xscale("log")
+        axis.invert_yaxis()  # the first on top
+    axis.set_xlabel("response time, ms: 5, 25, 50, 75, 95 %")
+
+
+def _load(axis: Any, points: Sequence[Drawn]) -> None:
+    width = 0.8 / len(points)
+    for number, point in enumerate(points):
+        members = members_of(point.runs[0])
+        places = [role + (number - (len(points) - 1) / 2) * width for role, _ in members]
         done = [member["reads"] + member["writes"] for _, member in members]
-        axis.bar(places, done, width=width, label=result["name"])
+        axis.bar(places, done, width=width, color=f"C{number}", label=point.label)
     axis.set_xlabel("member")
     axis.set_ylabel("operations")
     axis.legend(fontsize=7)
