@@ -637,10 +637,50 @@ class UnfinishedExperiment(Measured):
     name: str
 
 
+class Estimated(TypedDict):
+    """A mean over repetitions; None for a single run: *se*, its standard error, and *half*, half of
+    its 95 % interval."""
+
+    mean: Number
+    se: Number | None
+    half: Number | None
+
+
+class SweptPoint(TypedDict):
+    name: str
+    sweep: dict[str, Any]
+    runs: Count
+    measures: dict[str, Estimated]
+
+
+class PairedMeasure(TypedDict):
+    """The paired *difference* with its 95 % interval; *percent*: the same as mean, low, high."""
+
+    baseline: Number
+    ours: Number
+    difference: Number
+    low: Number | None
+    high: Number | None
+    percent: list[Number] | None
+
+
+class PairedPoint(TypedDict):
+    """*baseline*: the values that differ."""
+
+    name: str
+    sweep: dict[str, Any]
+    baseline: dict[str, Any]
+    runs: Count
+    measures: dict[str, PairedMeasure]
+
+
 class Experiments(TypedDict):
-    """*interrupted*: after ^C; then *experiments* are those that had ended."""
+    """*interrupted*: after ^C; then *experiments* are those that had ended. *points* of a sweep or
+    of repetitions; *differences* from a baseline."""
 
     experiments: list[Experiment]
+    points: NotRequired[list[SweptPoint]]
+    differences: NotRequired[list[PairedPoint]]
     interrupted: NotRequired[bool]
     unfinished: NotRequired[UnfinishedExperiment]
 

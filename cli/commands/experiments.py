@@ -47,12 +47,16 @@ from raidx_fuse.lab.experiments.results import (
 )
 from raidx_fuse.lab.experiments.simulate import Experiment, PoolExperiment
 from raidx_fuse.lab.experiments.spec import (
+    Pairs,
     SweepRun,
     compute_run,
+    differences,
     experiment_of,
     parse_axis,
+    parse_baseline,
     points,
     runs_of,
+    with_baseline,
 )
 from raidx_fuse.lab.loads.drive import (
     THREADS,
@@ -70,6 +74,7 @@ from raidx_fuse.lab.workers import compute
 if TYPE_CHECKING:
     from raidx_fuse.answers import SimulatedSection
 
+BASELINE_RUNS = 8
 SWEEP_SHOWN = ("response mean, ms", "p95", "p99", "requests/s", "busiest member, %")
 LOOK_S = 0.2
 LINE_S = 10.0  # without a terminal: a line each time
@@ -88,7 +93,16 @@ EXIT_WRONG = 1  # a read returned wrong content: an error of the engine, or a fa
     "--sweep", "sweeps", multiple=True, metavar="KEY=A,B,C", help="Vary a key of SPEC (repeat)."
 )
 @click.option(
-    "--repeat", type=click.IntRange(1, 1000), default=1, help="Runs of each, with further seeds."
+    "--baseline",
+    "baselines",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Compare with SPEC where KEY has this value (repeat).",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    help="Runs of each, with further seeds (1; 8 with --baseline).",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 1024), default=1, help="Processes that share the runs."
@@ -108,7 +122,8 @@ def simulate(
     specs: tuple[str, ...],
     seed: int | None,
     sweeps: tuple[str, ...],
-    repeat: int,
+    baselines: tuple[str, ...],
+    repeat: int | None,
     workers: int,
     scheduler: str | None,
     out_path: str | None,
@@ -122,8 +137,14 @@ def simulate(
     real engine runs, without a mount and without root, and equal seeds give equal results. For
     examples see examples/experiments/*.toml.
 
-    --sweep runs every combination of values; with --repeat, means are given with their standard
-    errors. Results do not depend on the number of workers, and lost workers' runs are done again.
+    --sweep runs every combination of values; with --repeat, means are given with half of their 95 %
+    intervals. Results do not depend on the number of workers, and lost workers' runs are done
+    again.
+
+    --baseline runs everything twice, also with KEY=VALUE, and prints the differences: taken within
+    pairs of runs with one seed, which have the same requests, with their 95 % intervals. Seeds vary
+    a generated load and the disks. Of a trace with `requests`, each repetition uses the next part;
+    a whole trace is the same each time, and only the disks vary.
 
     --out and --requests write Parquet if the file ends in .parquet, which needs the extra: pip
     install 'raidx-fuse[parquet]'. Each row of figures has the version, the file, its hash and the
@@ -135,10 +156,15 @@ def simulate(
         if path is not None:
             check_path(path)
     files = [SweepRun(_text(path), path, str(Path(path).parent)) for path in specs]
+    base = [parse_baseline(text) for text in baselines]
+    repeat = repeat or (BASELINE_RUNS if base else 1)
     runs = runs_of(files, [parse_axis(text) for text in sweeps], repeat, seed)
+    pairs: Pairs = ()
+    if base:
+        runs, pairs = with_baseline(runs, base)
     runs = [replace(run, records=requests_path is not None) for run in runs]
     screen = console(stderr=True)
-    is_sweep = bool(sweeps) or repeat > 1
+    is_sweep = bool(sweeps or base) or repeat > 1
     results: list[Figures] = []
     here = SoFar("", Recorder())
     is_interrupted = False
@@ -171,6 +197,9 @@ def simulate(
     if is_sweep:
         answer["points"] = points(results)
     page = sweep_page(answer["points"]) if is_sweep else _comparison_page(results)
+    if base:
+        answer["differences"] = differences(results, pairs)
+        page = differences_page(answer["differences"])
     if is_interrupted:
         answer |= {"interrupted": True, **here.unfinished()}
         done = f"interrupted: {len(results)} of {plural(len(runs), 'run')} had ended"
@@ -199,8 +228,37 @@ def _run_here(run: SweepRun, here: SoFar, screen: Console) -> Figures:
             raise KeyboardInterrupt from None
 
 
+def differences_page(made: list[Figures]) -> RenderableType:
+    """Return what differs from the baseline as a table: a row for each measure of each point."""
+    swept = list(made[0]["sweep"]) if made else []
+    table = Table("", "baseline", *swept, "measure", left=("", "baseline", "measure"))
+    for title in ("baseline's mean", "mean", "difference", "%", "95 % interval, %", "runs"):
+        table.add_column(title)
+    for point in made:
+        values = ", ".join(f"{key}={value}" for key, value in point["baseline"].items())
+        first = [point["name"], values or "the same", *map(str, point["sweep"].values())]
+        for name in SWEEP_SHOWN:
+            found = point["measures"].get(name)
+            if found is None:
+                continue
+            percents = found["percent"]
+            share = percents[0] if percents else None
+            if share is None and found["baseline"]:
+                share = 100 * found["difference"] / found["baseline"]
+            table.add_row(
+                *(*first, name),
+                *(f"{found[key]:.4g}" for key in ("baseline", "ours")),
+                f"{found['difference']:+.3g}",
+                f"{share:+z.1f}" if share is not None else "",
+                f"{percents[1]:+z.1f} to {percents[2]:+z.1f}" if percents else "",
+                str(point["runs"]),
+            )
+            first = [""] * len(first)
+    return table
+
+
 def sweep_page(made: list[Figures]) -> RenderableType:
-    """Return the points of a sweep as a table: mean, and standard error where runs repeat."""
+    """Return the points of a sweep as a table: mean, and half the interval where runs repeat."""
     table = Table("", left=("",))
     for key in made[0]["sweep"]:
         table.add_column(key)
@@ -210,7 +268,7 @@ def sweep_page(made: list[Figures]) -> RenderableType:
         cells = []
         for name in SWEEP_SHOWN:
             measure = point["measures"][name]
-            error = "" if measure["se"] is None else f" (s.e. {measure['se']:.3g})"
+            error = "" if measure["half"] is None else f" \u00b1 {measure['half']:.3g}"
             cells.append(f"{measure['mean']:.4g}{error}")
         values = map(str, point["sweep"].values())
         table.add_row(point["name"], *values, str(point["runs"]), *cells)

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from raidx_fuse.errors import RaidxError, UsageError
 from raidx_fuse.lab.crash import campaign
 from raidx_fuse.lab.crash.state import Cell
+from raidx_fuse.lab.experiments import intervals
 from raidx_fuse.lab.experiments.spec import SweepRun, parse_axis, points, runs_of
 from raidx_fuse.lab.workers import compute, executor
 from raidx_fuse.version import VERSION
@@ -68,7 +70,8 @@ def test_a_sweep_runs_every_combination_and_says_where_figures_come_from(
     assert {row["array.layout"] for row in rows} == {"raid5", "rdp"}
     assert rows[0]["version"] == VERSION
     assert len(rows[0]["spec_sha256"]) == 64
-    assert "s.e." in run("simulate", spec, "--repeat", "2")
+    assert first["half"] == pytest.approx(12.706 * first["se"])  # Student's t, one degree
+    assert "\u00b1" in run("simulate", spec, "--repeat", "2")
 
 
 def test_results_do_not_depend_on_the_number_of_workers(spec: str) -> None:
@@ -85,8 +88,76 @@ def test_one_run_has_no_error_and_two_have_one() -> None:
         "members": [{"role": 0, "reads": 1, "writes": 1, "utilisation": 0.5, "queue_mean": 0.1}],
         "array": dict.fromkeys(("pre_reads", "rmw", "rcw", "full_stripe", "degraded_reads"), 0),
     }
-    assert points([result])[0]["measures"]["p95"] == {"mean": 1.0, "se": None}
-    assert points([result, result])[0]["measures"]["p95"] == {"mean": 1.0, "se": 0.0}
+    assert points([result])[0]["measures"]["p95"] == {"mean": 1.0, "se": None, "half": None}
+    two = points([result, result])[0]["measures"]["p95"]
+    assert two == {"mean": 1.0, "se": 0.0, "half": 0.0}
+
+
+def test_a_baseline_is_compared_within_pairs_of_the_same_requests(spec: str) -> None:
+    words = [spec, "--baseline", "array.model=sas10k", "--repeat", "4"]
+    words += ["--sweep", "load.rate=20,50"]
+    answer = json.loads(run("simulate", *words, "--json"))
+    assert len(answer["experiments"]) == 16
+    assert [point["sweep"]["load.rate"] for point in answer["differences"]] == [20, 50]
+    means: dict[str, list[float]] = {"": [], "sas10k": []}  # "": the file names none
+    for result in answer["experiments"]:
+        if result["sweep"]["load.rate"] == 20:
+            means[result["sweep"]["array.model"]].append(result["response_ms"]["mean"])
+    assert len({*means[""], *means["sas10k"]}) == 8, "each seed has a load of its own"
+    point = answer["differences"][0]
+    assert (point["runs"], point["baseline"]) == (4, {"array.model": "sas10k"})
+    measure = point["measures"]["response mean, ms"]
+    assert measure["baseline"] == pytest.approx(fmean(means["sas10k"]))
+    assert measure["ours"] == pytest.approx(fmean(means[""]))
+    each = [ours - theirs for theirs, ours in zip(means["sas10k"], means[""], strict=True)]
+    assert measure["difference"] == pytest.approx(fmean(each))
+    half = 3.182 * stdev(each) / 2  # Student's t, three degrees
+    assert measure["high"] - measure["low"] == pytest.approx(2 * half, rel=1e-3)
+    assert measure["low"] > 0, "hdd is slower"
+    mean, low, high = measure["percent"]
+    assert 0 < low < mean < high
+    page = run("simulate", *words)
+    assert "95 % interval" in page
+    assert "array.model=sas10k" in page
+
+
+def test_pairs_show_what_the_spread_of_loads_hides() -> None:
+    theirs, ours = [1.0, 2.0, 3.0, 4.0], [1.1, 2.1, 3.15, 4.1]
+    paired = intervals.difference(theirs, ours)
+    assert paired.low is not None
+    assert paired.low > 0
+    alone = [intervals.estimate(side) for side in (theirs, ours)]
+    assert alone[0].high is not None
+    assert alone[1].low is not None
+    assert alone[1].low < alone[0].high
+
+
+def test_what_a_sweep_has_already_is_the_baseline_without_another_run(spec: str) -> None:
+    words = ["--sweep", "array.layout=raid5,rdp", "--baseline", "array.layout=raid5"]
+    answer = json.loads(run("simulate", spec, *words, "--repeat", "2", "--json"))
+    assert len(answer["experiments"]) == 4
+    same, other = answer["differences"]
+    assert same["measures"]["p95"]["difference"] == 0
+    assert same["baseline"] == {}
+    assert other["sweep"] == {"array.layout": "rdp"}
+    assert other["measures"]["p95"]["difference"] != 0
+
+
+def test_repetitions_of_a_trace_use_one_part_after_the_other(tmp_path: Path) -> None:
+    lines = (f"0,{8 * n},{512 * (1 + n // 20)},r,{0.01 * n:.2f}" for n in range(60))
+    (tmp_path / "load.spc").write_text("\n".join(lines))
+    path = tmp_path / "traced.toml"
+    path.write_text(SPEC.replace('"uniform"', '"load.spc"').replace("= 40", "= 20"))
+    results = json.loads(run("simulate", path, "--repeat", "3", "--json"))["experiments"]
+    assert [result["read_bytes"] for result in results] == [20 * 512, 20 * 1024, 20 * 1536]
+    assert all(result["seconds"] == pytest.approx(0.38, abs=0.05) for result in results)
+    alone = path.read_text().replace("requests = 20", "requests = 20\nskip = 20")
+    path.write_text(alone)
+    (result,) = json.loads(run("simulate", path, "--seed", "6", "--json"))["experiments"]
+    assert result["response_ms"] == results[1]["response_ms"]
+    done = invoke("simulate", path, "--repeat", "3")
+    assert done.exit_code == 2
+    assert "nothing is left behind the first 60 requests" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,6 +176,16 @@ def test_a_wrong_key_is_said_before_anything_runs(axis: str, says: str) -> None:
         runs_of([SweepRun(SPEC, "s", "")], [parse_axis(axis)], 1, None)
     with pytest.raises(UsageError, match="at most 100000 runs"):
         runs_of([SweepRun(SPEC, "s", "")], [], 100_001, None)
+
+
+def test_a_wrong_baseline_is_said_before_anything_runs(spec: str) -> None:
+    for text, says in (
+        ("load.rate", "not KEY=VALUE"),
+        ("array.layuot=raid5", "unknown key 'layuot'"),
+    ):
+        done = invoke("simulate", spec, "--baseline", text)
+        assert done.exit_code == 2
+        assert says in done.stderr
 
 
 def test_parts_of_a_lost_process_are_computed_again(tmp_path: Path) -> None:

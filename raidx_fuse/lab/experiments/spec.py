@@ -90,8 +90,9 @@ from typing import Any, TypedDict, TypeVar, get_args, get_origin
 
 from raidx_fuse.errors import UsageError, unknown
 from raidx_fuse.format.configuration.volumes import VOLUMES_MAX
+from raidx_fuse.lab.experiments.intervals import difference, estimate, percent
 from raidx_fuse.lab.experiments.modelled import MEMBER_BYTES, Event, Hardware
-from raidx_fuse.lab.experiments.results import measures
+from raidx_fuse.lab.experiments.results import grouped, measures
 from raidx_fuse.lab.experiments.simulate import (
     Experiment,
     PoolExperiment,
@@ -247,7 +248,7 @@ def _changed(values: Figures, path: Sequence[str], value: Any) -> dict[str, Any]
     for name in path[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise UsageError(f"--sweep {'.'.join(path)}: {name} is not a table of the file")
+            raise UsageError(f"{'.'.join(path)}: {name} is not a table of the file")
     table[path[-1]] = value
     return values
 
@@ -258,11 +259,13 @@ def parse_experiment(
     folder: str = "",
     seed: int | None = None,
     changes: Changes = (),
+    part: int = 0,
 ) -> Experiment | PoolExperiment:
     """Return the experiment that *text* describes, checked as far as possible without running it.
 
     *name* is used in messages, and in the result if *text* has no name. Paths of traces are
-    relative to *folder*. *seed* overrides the seed of *text*, *changes* other values of it. Raises
+    relative to *folder*. *seed* overrides the seed of *text*, *changes* other values of it. Of a
+    trace of which only so many requests are used, those of *part* are, from 0 on. Raises
     UsageError.
     """
     try:
@@ -272,7 +275,7 @@ def parse_experiment(
     for path, value in changes:
         values = _changed(values, path, value)
     if "arrays" in values:
-        return _pool(_read(_TablesOfPool, name, values), name, folder, seed)
+        return _pool(_read(_TablesOfPool, name, values), name, folder, seed, part)
     top = _read(_Tables, name, values)
     seed = top.seed if seed is None else seed
     events = [_event(f"{name} [[events]] {n}", row) for n, row in enumerate(top.events, 1)]
@@ -292,7 +295,7 @@ def parse_experiment(
         controller_bytes=_bytes(array.controller),
         stripe_locks=not array.unsafe_no_stripe_locks,
         prefilled=array.prefilled,
-        load=replace(load, seed=seed).load,
+        load=_part_of(load, seed, part).load,
         requests=load.requests,
         seconds=None if load.seconds is None or load.rate_s else load.seconds / load.speed,
         depth=load.depth or None,
@@ -308,7 +311,9 @@ def parse_experiment(
     return experiment
 
 
-def _pool(top: _TablesOfPool, name: str, folder: str, seed: int | None) -> PoolExperiment:
+def _pool(
+    top: _TablesOfPool, name: str, folder: str, seed: int | None, part: int
+) -> PoolExperiment:
     seed = top.seed if seed is None else seed
     arrays = []
     for number, row in enumerate(top.arrays, 1):
@@ -321,7 +326,7 @@ def _pool(top: _TablesOfPool, name: str, folder: str, seed: int | None) -> PoolE
     loads: list[VolumeLoad] = []
     for number, row in enumerate(top.loads, 1):
         place, names = f"{name} [[loads]] {number}", [one.name for one in volumes]
-        loads += _loads(place, row, names, folder, seed + len(loads))
+        loads += _loads(place, row, names, folder, seed + len(loads), part)
     events = [_event(f"{name} [[events]] {n}", row) for n, row in enumerate(top.events, 1)]
     pool = _read(_Pool, f"{name} [pool]", top.pool)
     experiment = PoolExperiment(
@@ -351,7 +356,7 @@ def _volumes(place: str, row: Values) -> list[PoolVolume]:
 
 
 def _loads(
-    place: str, row: Values, names: Sequence[str], folder: str, seed: int
+    place: str, row: Values, names: Sequence[str], folder: str, seed: int, part: int
 ) -> list[VolumeLoad]:
     """Return one load for each of the volumes *names* that are meant, with seeds from *seed* on."""
     load = _load(VolumeLoad, place, row, folder)
@@ -362,7 +367,10 @@ def _loads(
         )
     if not 0 <= load.begin_s < 1e9:
         raise UsageError(f"{place}: a load cannot begin at {load.begin_s} s")
-    return [replace(load, volume=name, seed=seed + number) for number, name in enumerate(meant)]
+    return [
+        replace(_part_of(load, seed + number, part), volume=name)
+        for number, name in enumerate(meant)
+    ]
 
 
 class _Fields(TypedDict):
@@ -403,6 +411,16 @@ def _texts(settings: Values) -> dict[str, str]:
 L = TypeVar("L", _Load, VolumeLoad)
 
 
+def _part_of(load: L, seed: int, part: int) -> L:
+    """Return *load* as repetition number *part* has it: a trace goes on where the last one ended.
+
+    Repetitions of a whole trace differ in the angles of the disks only.
+    """
+    if load.is_generated or load.requests is None:
+        return replace(load, seed=seed)
+    return replace(load, seed=seed, skip=load.skip + part * load.requests)
+
+
 def _load(kind: type[L], place: str, row: Values, folder: str) -> L:
     names = {"source": "name", "rate": "rate_s", "volumes": "volume", "begin": "begin_s"}
     load = _read(kind, place, row, "seed", **names)
@@ -441,6 +459,7 @@ class Axis:
 class SweepRun:
     """One run: the *text* of the file, its *name* and *folder*, *changes* (path, value), *seed*.
 
+    *part*: how many parts of a trace are left out before: those of the repetitions before.
     *records*: its result has every request, too.
     """
 
@@ -449,28 +468,40 @@ class SweepRun:
     folder: str
     changes: tuple[tuple[tuple[str, ...], Any], ...] = ()
     seed: int | None = None
+    part: int = 0
     labels: Figures = field(default_factory=dict)
     records: bool = False
 
 
 def parse_axis(text: str) -> Axis:
     """Return the axis that KEY=a,b,c describes. Raises UsageError."""
-    key, equals, listed = text.partition("=")
-    key = key.strip()
+    key, _, listed = text.partition("=")
     values = [value.strip() for value in listed.split(",")]
-    if not equals or not key or not all(values):
+    if not key.strip() or not all(values):
         raise UsageError(f"--sweep {text!r}: not KEY=a,b,c", action="e.g. load.rate=50,100")
+    return Axis(key.strip(), _path(key, f"--sweep {text!r}"), tuple(map(_value, values)))
+
+
+def parse_baseline(text: str) -> Axis:
+    """Return the one value that KEY=VALUE describes; it may have commas. Raises UsageError."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    if not key or not value:
+        raise UsageError(f"--baseline {text!r}: not KEY=VALUE", action="e.g. array.layout=raid5")
+    return Axis(key, _path(key, f"--baseline {text!r}"), (_value(value),))
+
+
+def _path(key: str, option: str) -> tuple[str, ...]:
     try:
         table: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise UsageError(
-            f"--sweep {text!r}: {key!r} is no key", action="write it as in the file, quotes too"
+            f"{option}: {key.strip()!r} is no key", action="write it as in the file, quotes too"
         ) from None
     path = []
     while isinstance(table, dict):
         ((name, table),) = table.items()
         path.append(name)
-    return Axis(key, tuple(path), tuple(map(_value, values)))
+    return tuple(path)
 
 
 def _value(text: str) -> Any:
@@ -497,12 +528,56 @@ def runs_of(
             labels = {axis.key: v for axis, v in zip(axes, values, strict=True)}
             run = replace(spec, changes=changes, seed=seed, labels=labels)
             first = experiment_of(run).seed
-            runs += [replace(run, seed=first + number) for number in range(repeat)]
+            runs += [replace(run, seed=first + number, part=number) for number in range(repeat)]
     return runs
 
 
+Pairs = Sequence[tuple[int, int]]  # places in a list of runs: (baseline, what is compared with it)
+
+
+def with_baseline(
+    runs: Sequence[SweepRun], baseline: Sequence[Axis]
+) -> tuple[list[SweepRun], Pairs]:
+    """Return *runs*, and for each the same with the values of *baseline*, which ones are pairs.
+
+    The two runs of a pair have one seed: the same requests on disks that turn alike. What both
+    sides of a pair share is run once. Raises UsageError.
+    """
+    made: list[SweepRun] = []
+    places: dict[tuple[object, ...], int] = {}
+    pairs = []
+
+    def place_of(run: SweepRun) -> int:
+        last = {path: str(value) for path, value in run.changes}
+        key = run.name, run.seed, run.part, tuple(sorted(last.items()))
+        if key not in places:
+            experiment_of(run)  # a wrong key is said before anything runs
+            places[key] = len(made)
+            made.append(run)
+        return places[key]
+
+    for run in runs:
+        own = {axis.key: _value_at(run, axis.path) for axis in baseline}
+        ours = replace(run, labels=run.labels | own)
+        changes = *run.changes, *((axis.path, axis.values[0]) for axis in baseline)
+        labels = run.labels | {axis.key: axis.values[0] for axis in baseline}
+        theirs = replace(run, changes=changes, labels=labels)
+        pairs.append((place_of(theirs), place_of(ours)))
+    return made, pairs
+
+
+def _value_at(run: SweepRun, path: Sequence[str]) -> Any:
+    """Return the value that *run* has at *path* of its file; "": none, so the default."""
+    values: Any = tomllib.loads(run.text)
+    for changed, value in run.changes:
+        values = _changed(values, changed, value)
+    for name in path:
+        values = values.get(name, "") if isinstance(values, dict) else ""
+    return values
+
+
 def experiment_of(run: SweepRun) -> Experiment | PoolExperiment:
-    return parse_experiment(run.text, run.name, run.folder, run.seed, run.changes)
+    return parse_experiment(run.text, run.name, run.folder, run.seed, run.changes, run.part)
 
 
 def compute_run(run: SweepRun, recorder: Recorder | None = None) -> Figures:
@@ -530,29 +605,71 @@ def compute_run(run: SweepRun, recorder: Recorder | None = None) -> Figures:
 def points(results: Sequence[Figures]) -> list[Figures]:
     """Return one entry for each point: "name", "sweep", "runs", and "measures".
 
-    A measure has the "mean" over the repetitions and its standard error "se" (None for one run).
+    A measure has the "mean" over the repetitions, its standard error "se" and "half" of its 95 %
+    interval (None for one run).
     """
-    grouped: dict[tuple[str, ...], list[Figures]] = {}
+    return [
+        {
+            "name": group[0]["name"],
+            "sweep": group[0]["sweep"],
+            "runs": len(group),
+            "measures": {name: _mean(values) for name, values in _columns(group).items()},
+        }
+        for group in grouped(results)
+    ]
+
+
+def _columns(results: Sequence[Figures]) -> dict[str, list[float]]:
+    columns: dict[str, list[float]] = {}
     for result in results:
-        key = (result["spec"], result["name"], *map(str, result["sweep"].values()))
-        grouped.setdefault(key, []).append(result)
+        for name, value, _format in measures(result):
+            columns.setdefault(name.strip(), []).append(value)
+    return columns
+
+
+def _mean(values: Sequence[float]) -> dict[str, float | None]:
+    found = estimate(values)
+    error = None if found.half is None else statistics.stdev(values) / found.n**0.5
+    return {"mean": found.mean, "se": error, "half": found.half}
+
+
+def differences(results: Sequence[Figures], pairs: Pairs) -> list[Figures]:
+    """Return one entry for each point that has a baseline: "name", "sweep", "runs", "measures".
+
+    *pairs* are places in *results*, which may lack the last ones. "baseline" has the values that
+    differ. A measure has the means "baseline" and "ours", the paired "difference" with "low" and
+    "high" of its 95 % interval (None for one run), and "percent", the same as (mean, low, high).
+    """
+    there = [pair for pair in pairs if max(pair) < len(results)]
+    place_of = {id(results[ours]): results[theirs] for theirs, ours in there}
     made = []
-    for group in grouped.values():
-        columns: dict[str, list[float]] = {}
-        for result in group:
-            for name, value, _format in measures(result):
-                columns.setdefault(name.strip(), []).append(value)
+    for group in grouped([results[ours] for _, ours in there]):
+        base = [place_of[id(result)] for result in group]
+        ours, theirs = _columns(group), _columns(base)
+        swept = group[0]["sweep"]
         made.append(
             {
                 "name": group[0]["name"],
-                "sweep": group[0]["sweep"],
+                "sweep": swept,
+                "baseline": {k: v for k, v in base[0]["sweep"].items() if v != swept[k]},
                 "runs": len(group),
-                "measures": {name: _mean(values) for name, values in columns.items()},
+                "measures": {
+                    name: _compared(theirs[name], values)
+                    for name, values in ours.items()
+                    if len(theirs.get(name, ())) == len(values) == len(group)
+                },
             }
         )
     return made
 
 
-def _mean(values: Sequence[float]) -> dict[str, float | None]:
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "se": error}
+def _compared(theirs: Sequence[float], ours: Sequence[float]) -> Figures:
+    found, share = difference(theirs, ours), percent(theirs, ours)
+    return {
+        "baseline": statistics.fmean(theirs),
+        "ours": statistics.fmean(ours),
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "percent": list(share) if share and found.half is not None else None,
+    }

@@ -167,6 +167,20 @@ def mean_rate_s(load: Load) -> float:
     return (count - 1) / (end_s - begin_s) if end_s > begin_s else 0.0
 
 
+def after(load: Load, requests: int) -> Iterator[Block]:
+    """Yield *load* without its first *requests* requests; its times begin at 0 again."""
+    if not requests:
+        yield from load
+        return
+    begin_s: float | None = None
+    for block in load:
+        rest = block.take(slice(requests, None))
+        requests -= min(requests, len(block))
+        if len(rest):
+            begin_s = float(rest.at_s[0]) if begin_s is None else begin_s
+            yield replace(rest, at_s=rest.at_s - begin_s)
+
+
 def first(load: Load, requests: int | None = None, seconds: float | None = None) -> Iterator[Block]:
     """Yield at most the first *requests* requests of *load*, from its first *seconds* only."""
     left = -1 if requests is None else requests

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from raidx_fuse.lab.loads.request import (
     Bools,
     Floats,
     Ints,
+    after,
     faster,
     first,
     fit,
@@ -369,6 +369,7 @@ class Source:
 
     - *name*: a generated load, or the path of a trace.
     - *requests*, *seconds*: use only the first ones; seconds count in the load's own time.
+    - *skip*: of a trace, leave out so many requests before them.
     - *speed*: the load runs so many times as fast; or *rate_s*: so many requests a second on
       average, of those that are used.
     - *factor*: addresses are multiplied by it, before they are fitted; sizes stay.
@@ -380,6 +381,7 @@ class Source:
     name: str
     requests: int | None = None
     seconds: float | None = None
+    skip: int = 0
     rate_s: float | None = None
     speed: float = 1.0
     factor: int = 1
@@ -402,11 +404,15 @@ class Source:
             raise UsageError(f"the factor of addresses is a whole number from 1, not {self.factor}")
         if self.requests is not None and self.requests < 1:
             raise UsageError(f"a load has at least one request, not {self.requests}")
+        if self.skip < 0:
+            raise UsageError(f"a load cannot leave out {self.skip} requests")
         if self.seconds is not None and not 0 < self.seconds < inf:
             raise UsageError(f"a load takes more than 0 seconds, not {self.seconds}")
         check_asus(self.asus)
         if self.is_generated and self.asus != JOINED:
             raise UsageError(f"{self.name} is generated: it has no ASUs to choose from")
+        if self.is_generated and self.skip:
+            raise UsageError(f"{self.name} is generated: it has a seed, and nothing to skip")
         if self.is_generated:
             variant(self.name, **self.numbers)
         elif self.numbers:
@@ -437,7 +443,15 @@ class Source:
             span_bytes = work.span_bytes
         else:
             trace = Trace(self.name, asus=self.asus)
-            used = partial(first, trace, self.requests, self.seconds)
+
+            def used() -> Iterator[Block]:
+                return first(after(trace, self.skip), self.requests, self.seconds)
+
+            if self.skip and next(used(), None) is None:
+                raise UsageError(
+                    f"{self.name}: nothing is left behind the first {self.skip} requests",
+                    action="repeat less often, or use fewer requests each time",
+                )
             if self.rate_s is not None and (own_rate_s := mean_rate_s(used())):
                 speed = self.rate_s / own_rate_s
             span_bytes = trace.span_bytes if self.fit == "scale" else 0
