@@ -8,12 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from growth_runs import DISK, MIB, SEED
 from growth_tables import history_of
-from paper_common import Cell, PaperTable, log_bytes, marked
+from paper_common import Cell, PaperTable, estimated, log_bytes, marked
 
 from raidx_fuse.lab.experiments.simulate import Experiment, simulate
 from raidx_fuse.lab.loads.request import Block, Load, block_of, faster, fit
@@ -109,12 +109,10 @@ def cached(requests: int, member_bytes: int) -> PaperTable:
             if share:
                 hits += [result["controller"]["hits"] / result["reads"] for result in results]
         ratios = [ours / theirs for theirs, ours in zip(*sides, strict=True)]
-        error = stdev(ratios) / len(ratios) ** 0.5
         told = "1.16 by 1.18: 0.983" if share == CACHED[0] else ""
         part = f"{fmean(hits):.0%}" if hits else "0%"
         rows.append(
-            [f"{share:.0%}", told, f"{fmean(ratios):.3g} (s.e. {error:.2g})", part]
-            + [fmean(side) for side in sides]
+            [f"{share:.0%}", told, estimated(ratios), part] + [fmean(side) for side in sides]
         )
     return PaperTable(
         "Why, 2",

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -33,6 +31,7 @@ from rich.table import Table
 from raidx_fuse.array.array import Array
 from raidx_fuse.errors import UsageError
 from raidx_fuse.format.regions import log_bytes as log_region_bytes
+from raidx_fuse.lab.experiments.intervals import estimate, percent
 from raidx_fuse.lab.workers import executor
 from raidx_fuse.layouts.numbers import stripe_range
 
@@ -140,19 +139,30 @@ class Runs(Generic[R, T]):
 
 
 def gain(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    """Return by how much *ours*, times in pairs with *theirs*, is better, and the standard error.
+    """Return by how much *ours*, times in pairs with *theirs*, is better; 95 % interval, and n.
 
     The mean is the geometric mean of the ratios. An arithmetic mean would favour the side that is
     in the numerator, because the spread is wide.
 
     >>> gain([1.0, 4.0], [0.5, 2.0]), gain([1.0], [1.1])
-    ('+50.0 % (s.e. 0.0)', '-10.0 %')
+    ('+50.0 % (+50.0 to +50.0, n = 2)', '-10.0 % (n = 1)')
     """
-    logs = [math.log(b / a) for a, b in zip(theirs, ours, strict=True)]
-    text = f"{100 * (1 - math.exp(statistics.fmean(logs))):+.1f} %"
-    if len(logs) > 1:
-        text += f" (s.e. {100 * statistics.stdev(logs) / len(logs) ** 0.5:.1f})"
-    return text
+    found = percent(theirs, ours)
+    assert found is not None, "times are above 0"
+    mean, low, high = (-value for value in found)
+    spread = f"{high:+.1f} to {low:+.1f}, " if len(ours) > 1 else ""
+    return f"{mean:+.1f} % ({spread}n = {len(ours)})"
+
+
+def estimated(values: Sequence[float]) -> str:
+    """Return the mean of *values* with half of its 95 % interval, and n.
+
+    >>> estimated([1.0, 2.0, 3.0])
+    '2 \u00b1 2.5 (n = 3)'
+    """
+    found = estimate(values)
+    half = "" if found.half is None else f" \u00b1 {found.half:.2g}"
+    return f"{found.mean:.3g}{half} (n = {found.n})"
 
 
 async def marked(array: Array) -> None:

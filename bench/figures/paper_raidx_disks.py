@@ -16,7 +16,7 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from paper_common import PaperTable, Runs, main
+from paper_common import PaperTable, Runs, estimated, main
 from raidx_runs import DISKS, IPC, MIB, ZEROMQ, Load, Result, Run, measure
 
 from raidx_fuse.members.simulated.network import NetworkModel
@@ -60,11 +60,8 @@ CASES = (
 
 
 def ratio_of(theirs: list[float], ours: list[float]) -> str:
-    """Return how often *ours* go into *theirs*, times in pairs, with the standard error."""
-    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-    mean = fmean(ratios)
-    spread = sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1)
-    return f"{mean:.2f} (s.e. {(spread / len(ratios)) ** 0.5:.2f})"
+    """Return how often *ours* go into *theirs*, times in pairs, with its interval."""
+    return estimated([a / b for a, b in zip(theirs, ours, strict=True)])
 
 
 def bounds(runs: Runs[Run, Result], seeds: int) -> PaperTable:

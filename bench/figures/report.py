@@ -30,9 +30,9 @@ from time import monotonic
 import report_page
 from paper_common import PaperTable
 from report_page import table_of
+from report_pictures import draw, pictures_of
 
 from raidx_fuse.errors import UsageError
-from raidx_fuse.lab.experiments.results import drawn
 
 HERE = Path(__file__).parent
 LIMIT_S = 120 * 60.0  # of one program, on a busy machine
@@ -89,20 +89,12 @@ def run_program(name: str, path: Path, quick: bool, scheduler: str | None = None
     return section
 
 
-def pictures(section: Section, table: PaperTable, folder: Path) -> list[str]:
+def pictures(section: Section, table: PaperTable, folder: Path, mark: str) -> list[str]:
     """Draw the charts of *table*; return the Markdown that shows them."""
     shown = []
-    for number, chart in enumerate(table.charts):
-        word = re.sub(r"\W+", "-", f"{section.name}-{table.ident}-{number}".lower()).strip("-")
-        with drawn(str(folder / f"{word}.svg"), 1, (6.0, 3.2)) as (axis,):
-            for label, values in chart.series.items():
-                axis.plot(list(chart.x), list(values), marker="o", markersize=3, label=label)
-            if chart.log_x:
-                axis.set_xscale("log")
-            axis.set_xlabel(chart.x_label)
-            axis.set_ylabel(chart.y_label)
-            axis.legend(fontsize=7)
-        shown.append(f"![{table.ident}: {chart.y_label} over {chart.x_label}]({word}.svg)")
+    for picture in pictures_of(section.name, mark, table.ident, table.charts):
+        draw(picture, folder)
+        shown.append(f"![{picture.alt}]({picture.name})")
     return shown
 
 
@@ -125,7 +117,8 @@ def page(sections: list[Section], folder: Path, quick: bool, seconds: float) -> 
         for table in section.tables:
             lines.append(table.markdown())
             try:
-                lines += [*pictures(section, table, folder), ""] if drawing else []
+                mark = "--quick" if quick else "all requests"
+                lines += [*pictures(section, table, folder, mark), ""] if drawing else []
             except UsageError as error:
                 drawing = False
                 print(f"no pictures: {error}", file=sys.stderr)

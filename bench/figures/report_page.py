@@ -1,7 +1,8 @@
 """The dated report of the papers: `report.json`, the page REPORT.md, and the part of README.md.
 
 `report.json` has for each program when and on which commit it ran, whether with `--quick`, and its
-tables. REPORT.md and the table in bench/README.md are written from it only; a test compares them.
+tables. REPORT.md, its pictures and the table in bench/README.md are made from it only; a test
+compares them. Each figure says of which run it is.
 """
 
 from __future__ import annotations
@@ -9,13 +10,25 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paper_common import Chart, PaperTable, cell_text
+from paper_common import Cell, Chart, PaperTable, cell_text
+from report_pictures import (
+    FOLDER,
+    Line,
+    Picture,
+    draw,
+    draw_headlines,
+    pictures_of,
+)
+from report_pictures import HEADLINES as PICTURE
+
+from raidx_fuse.errors import UsageError
 
 HERE = Path(__file__).parent
 REPORT, PAGE, README = HERE / "report.json", HERE / "REPORT.md", HERE.parent / "README.md"
@@ -26,7 +39,7 @@ Report = dict[str, dict[str, Any]]
 class Headline(NamedTuple):
     """A line of README.md: *words* for the row of a table that begins with *cells*.
 
-    *ours* names the column with our figure.
+    *like* and *ours* name the columns with our figures.
     """
 
     section: str
@@ -34,6 +47,7 @@ class Headline(NamedTuple):
     cells: tuple[str | int, ...]
     words: str
     ours: str = "ours"
+    like: str = "as in the paper"
 
 
 HEADLINES = (
@@ -59,6 +73,10 @@ HEADLINES = (
         "RAIDX: speed of an SSD and a disk, third run, by raid0's",
     ),
     Headline("raidx", "Fig. 9", ("run 3",), "RAIDX: seven disks and RAM, third run by the first"),
+    Headline(
+        *("dswap", "Fig. 3(a)", ("4",), "Dswap: data moved by random reassignment, by Dswap's"),
+        *("random / Dswap, ours", "random / Dswap, as in the paper"),
+    ),
 )
 
 
@@ -92,6 +110,36 @@ def commit() -> str:
     return head.strip() + "+" * subprocess.call(same)
 
 
+def mark_of(part: Mapping[str, Any]) -> str:
+    """Return of which run the figures of a section are, and whether it was a quick one."""
+    return f"{'`--quick`, ' if part['quick'] else ''}{part['commit']}, {part['date']}"
+
+
+def pictures(report: Report) -> list[Picture]:
+    """Return the pictures of all tables."""
+    return [
+        picture
+        for name, part in report.items()
+        for record in part["tables"]
+        for picture in pictures_of(
+            name, mark_of(part).replace("`", ""), record["ident"], table_of(record).charts
+        )
+    ]
+
+
+def draw_all(report: Report, folder: Path = FOLDER) -> None:
+    """Draw all pictures into *folder*, and nothing else stays there. Raises UsageError."""
+    folder.mkdir(exist_ok=True)
+    made = pictures(report)
+    for picture in made:
+        draw(picture, folder)
+    draw_headlines(headline_lines(report), folder)
+    names = {picture.name for picture in made} | {f"{PICTURE}.svg"}
+    for path in folder.glob("*.svg"):
+        if path.name not in names:
+            path.unlink()
+
+
 def write(found: Mapping[str, tuple[str, list[PaperTable]]], measured: str, quick: bool) -> None:
     """Put *found*, (title, tables) by program, into the report, and the report into the pages."""
     report: Report = json.loads(REPORT.read_text()) if REPORT.exists() else {}
@@ -106,6 +154,10 @@ def write(found: Mapping[str, tuple[str, list[PaperTable]]], measured: str, quic
     report = dict(sorted(report.items()))
     REPORT.write_text(json.dumps(report, indent=1) + "\n")
     PAGE.write_text(page(report))
+    try:
+        draw_all(report)
+    except UsageError as error:
+        print(f"no pictures: {error}", file=sys.stderr)
     README.write_text(replaced(README.read_text(), headlines(report)))
 
 
@@ -113,6 +165,12 @@ def page(report: Report) -> str:
     """Return REPORT.md."""
     lines = [
         "# The papers, regenerated",
+        "",
+        f"![The headlines of the five papers]({FOLDER.name}/{PICTURE}.svg)",
+        "",
+        "Grey: the paper's figure or range. Bars: the 95 % interval, in older runs the standard "
+        "error, or the range over a sweep; a point without one is a single run or a mean of which "
+        "none is known.",
         "",
         "Three columns where the paper has a figure: the paper's; *as in the paper*, the same "
         "engine under the paper's load, devices and baseline as far as they are known; *ours*, "
@@ -131,7 +189,17 @@ def page(report: Report) -> str:
     for name, part in report.items():
         lines += ["", f"## {part['title']}", ""]
         for record in part["tables"]:
-            lines.append(table_of(record).markdown())
+            table = table_of(record)
+            heading, _, rest = table.markdown().partition("\n")
+            lines += [heading, "", f"Run: {mark_of(part)}.", rest]
+            shown = pictures_of(name, mark_of(part).replace("`", ""), table.ident, table.charts)
+            for picture in shown:
+                lines += [
+                    f"![{picture.alt}]({FOLDER.name}/{picture.name})",
+                    "",
+                    picture.caption,
+                    "",
+                ]
             if why := ONE_SETTING.get((name, record["ident"])):
                 lines += [why, ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -139,7 +207,25 @@ def page(report: Report) -> str:
 
 def headlines(report: Report) -> str:
     """Return the table of README.md."""
-    lines = ["| | paper | as in the paper | ours |", "|---|---|---|---|"]
+    lines = ["| | paper | as in the paper | ours | run |", "|---|---|---|---|---|"]
+    for headline, part, cells in headline_cells(report):
+        shown = " | ".join(map(cell_text, cells))
+        lines.append(f"| {headline.words} | {shown} | {mark_of(part)} |")
+    return "\n".join([*lines, "", "Each with its experiments: [the report](figures/REPORT.md)."])
+
+
+def headline_lines(report: Report) -> list[Line]:
+    """Return the headlines as their picture shows them."""
+    return [
+        Line(f"{headline.words}\n({mark_of(part).replace('`', '')})", *cells, "%" in str(cells[2]))
+        for headline, part, cells in headline_cells(report)
+    ]
+
+
+def headline_cells(
+    report: Report,
+) -> Iterator[tuple[Headline, dict[str, Any], tuple[Cell, Cell, Cell]]]:
+    """Yield the headlines with their section, and their cells: paper, as in the paper, ours."""
     for headline in HEADLINES:
         part = report.get(headline.section)
         if part is None:
@@ -147,10 +233,9 @@ def headlines(report: Report) -> str:
         (table,) = (t for t in part["tables"] if t["ident"] == headline.ident)
         count = len(headline.cells)
         (row,) = (r for r in table["rows"] if tuple(r[:count]) == headline.cells)
-        at = [table["columns"].index(name) for name in ("paper", "as in the paper", headline.ours)]
-        lines.append(f"| {headline.words} | {' | '.join(cell_text(row[n]) for n in at)} |")
-    dates = sorted({f"{part['date']} on {part['commit']}" for part in report.values()})
-    return "\n".join([*lines, "", f"Made {', '.join(dates)}; [the report](figures/REPORT.md)."])
+        at = [table["columns"].index(name) for name in ("paper", headline.like, headline.ours)]
+        paper, as_paper, ours = (row[n] for n in at)
+        yield headline, part, (paper, as_paper, ours)
 
 
 def replaced(text: str, part: str) -> str:

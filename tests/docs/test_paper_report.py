@@ -8,6 +8,7 @@ import json
 import re
 from fractions import Fraction
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -41,8 +42,11 @@ def test_the_headlines_are_those_of_the_report(made: Any, report: Any) -> None:
     rows = [line for line in block.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(made.HEADLINES)
     for row in rows:
-        words, _paper, as_paper, ours = (cell.strip() for cell in row.strip("|").split("|"))
-        assert all((words, as_paper, ours)), row
+        words, _paper, as_paper, ours, run = (cell.strip() for cell in row.strip("|").split("|"))
+        assert all((words, as_paper, ours, run)), row
+    assert block.count("`--quick`") == sum(
+        report[headline.section]["quick"] for headline in made.HEADLINES
+    )
 
 
 def test_the_report_says_when_on_which_commit_and_how(report: Any) -> None:
@@ -52,6 +56,42 @@ def test_the_report_says_when_on_which_commit_and_how(report: Any) -> None:
         assert re.fullmatch(r"[0-9a-f]{7,40}\+?", part["commit"]), name
         assert isinstance(part["quick"], bool), name
         assert part["tables"], name
+
+
+def test_each_figure_says_of_which_run_it_is(made: Any, report: Any) -> None:
+    text = made.PAGE.read_text()
+    for name, part in report.items():
+        section = text.partition(f"\n## {part['title']}\n")[2].partition("\n## ")[0]
+        assert section.count(f"\nRun: {made.mark_of(part)}.\n") == len(part["tables"]), name
+        assert ("--quick" in made.mark_of(part)) == part["quick"]
+
+
+def test_the_pictures_are_those_of_the_report(made: Any, report: Any) -> None:
+    pictures = importlib.import_module("report_pictures")
+    text = made.PAGE.read_text()
+    wanted = {picture.name: picture.digest() for picture in made.pictures(report)}
+    wanted[f"{made.PICTURE}.svg"] = pictures.headlines_digest(made.headline_lines(report))
+    found = {path.name: pictures.signed(path) for path in made.FOLDER.glob("*.svg")}
+    assert found == wanted, AGAIN
+    for name in wanted:
+        assert f"]({made.FOLDER.name}/{name})" in text
+        assert ElementTree.parse(made.FOLDER / name).getroot().tag.endswith("svg")
+    for section, ident, number in pictures.PAPER:
+        tables = [table for table in report[section]["tables"] if table["ident"] == ident]
+        assert tables, (section, ident)
+        assert number < len(tables[0]["charts"])
+
+
+def test_the_headline_picture_has_all_five_papers(made: Any, report: Any) -> None:
+    pictures = importlib.import_module("report_pictures")
+    lines = made.headline_lines(report)
+    assert {line.words.partition(":")[0].partition(",")[0] for line in lines} == {
+        *("UPC", "BPU", "McPod", "RAIDX", "Dswap")
+    }
+    for line in lines:
+        for cell in (line.as_paper, line.ours):
+            span = pictures.span_of(cell)
+            assert span.low <= span.value <= span.high, line
 
 
 def test_tables_with_figures_of_a_paper_have_three_columns_or_say_why_not(
@@ -79,7 +119,7 @@ def test_why_even_addresses_gain_nothing_stands_on_the_page(made: Any) -> None:
 
 
 def test_other_pages_have_no_gains_of_the_papers() -> None:
-    gain = re.compile(r"[+-]\d+\.\d %|\(s\.e\. ")
+    gain = re.compile(r"[+-]\d+\.\d %|\(s\.e\. |, n = \d")
     for name, text in TEXTS.items():
         if name == "bench/README.md":
             text = text.partition("<!-- python bench/figures/report.py")[0]
