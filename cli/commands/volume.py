@@ -105,8 +105,9 @@ def _moving(one: dict[str, Any]) -> str:
 def resize(out: Output, mount: str, name: str, size: str, **options: bool) -> None:
     """Give a volume another size; what is added reads as zeros.
 
-    SIZE is a size, or "max" for all that is free on its array, and what members that were replaced
-    by larger ones have more. A smaller size needs a volume that is not open.
+    SIZE is a size, or "max" for all that is free on its array, what `raidx create --image-size` has
+    left, and what members that were replaced by larger ones have more. A smaller size needs a
+    volume that is not open.
     """
     _resize(out, mount, name, size, **options)
 
@@ -220,10 +221,11 @@ def _begun(out: Output, mount: str, result: dict[str, Any], wait: bool) -> int:
 def resize_image(out: Output, array: str, size: str, **options: bool) -> None:
     """Give the image of an array another size, up to what there is.
 
-    SIZE is a size, or "max" for all there is. What is added reads as zeros. When all members were
-    replaced by larger ones, "max" uses what the smallest of them has more; an array that has grown
-    is restriped first. A smaller image must not be open; what was written beyond its end is lost
-    only with --lose-data. One of several volumes is resized by `raidx volume resize`.
+    SIZE is a size, or "max" for all there is, also behind the size of `raidx create --image-size`.
+    What is added reads as zeros. When all members were replaced by larger ones, "max" uses what the
+    smallest of them has more; an array that has grown is restriped first. A smaller image must not
+    be open; what was written beyond its end is lost only with --lose-data. One of several volumes
+    is resized by `raidx volume resize`.
     """
     mount, name = mountpoint.split_array(array)
     arrays = [a for a in ask(out, mount, "array-list")["arrays"] if name in (None, a["name"])]

@@ -238,6 +238,9 @@ class ArrayVolumes:
 
     async def _enlarge(self, volume: Volume, size_bytes: int) -> None:
         table = self.table()
+        if table.is_whole and size_bytes <= self.array.context.layout.size_bytes:
+            await self.array.larger_members.limit_image(size_bytes)
+            return
         self._require_table(table, enlarging=True)
         record = table.find(volume.uuid)
         assert record is not None
@@ -314,6 +317,7 @@ class ArrayVolumes:
             (whole,) = table.volumes
             action = f"shrink it: raidx volume resize MOUNT {whole.name} SIZE"
             if enlarging:
+                self.array.larger_members.require_no_limit()
                 action = "add a disk: raidx add-disk; or enlarge all disks: raidx resize ARRAY max"
             raise UsageError(
                 f"volume {whole.name} is the whole array {self.array.name}: nothing is free",

@@ -123,6 +123,20 @@ async def test_without_a_size_a_volume_gets_all_there_is_also_of_larger_members(
     assert (await desk.ask("volume-resize", volume="two"))["size"] == after - taken
 
 
+async def test_without_a_size_a_volume_gets_what_the_limit_of_the_image_has_left(
+    desk: VolumeDesk,
+) -> None:
+    array = desk.volumes.array
+    whole = array.size_bytes
+    limit = whole - 60 * PAGE
+    await array.member_set.update(lambda config: replace(config, size_bytes=limit))
+    await desk.ask("volume-create", name="one", size=9 * PAGE)
+    plan = await desk.ask("volume-resize", volume="one", dry_run=True)
+    assert plan["does"] == f"enlarges volume one to {whole} bytes"
+    assert array.size_bytes == limit
+    assert (await desk.ask("volume-resize", volume="one"))["size"] == array.size_bytes == whole
+
+
 async def test_a_dry_run_says_what_is_lost_and_does_nothing(desk: VolumeDesk) -> None:
     await desk.ask("volume-create", name="one", size=8 * PAGE, on="rig")
     await volume_of(desk.volumes, "one").write(0, bytes([7]) * 3 * PAGE)

@@ -22,6 +22,7 @@ from raidx_fuse.errors import (
 from raidx_fuse.format.regions import PAYLOAD_BITS
 from raidx_fuse.jobs.grow.larger_members import LargerMembers
 from raidx_fuse.members.ram import RamMember
+from raidx_fuse.pool.array_volumes import ArrayVolumes
 from tests.support.arrays import Rig, job_ended, jobs_ended, ram_array
 from tests.support.growing import ram_of
 from tests.support.load import CHUNK, enlarge, opened, scrubbed, under_load
@@ -280,6 +281,50 @@ async def test_the_written_map_and_a_limit_of_the_image_set_an_end() -> None:
     await replaced(rig)
     assert larger_of(rig).unused_bytes() == 0
     assert rig.array.size_bytes == 40 * CHUNK
+
+
+@pytest.mark.parametrize(("name", "width"), [("raid5", 4), ("rdp", 5)])
+async def test_the_limit_of_an_image_can_be_raised_and_lifted(name: str, width: int) -> None:
+    rig = Rig(name, width)
+    rig.image_bytes = 20 * CHUNK + 1024
+    array = (await opened(rig, 1.0)).array
+    whole = array.context.layout.size_bytes
+    assert larger_of(rig).limited_bytes() == whole - rig.image_bytes > 9 * CHUNK
+    volumes = ArrayVolumes(array)
+    array.on_size.append(volumes.note_size)
+    (volume,) = volumes.volumes
+    for size in (28 * CHUNK, None):
+        before = array.size_bytes
+        if size is None:
+            await larger_of(rig).limit_image(None)
+        else:
+            await volumes.resize(volume, size)
+        after = whole if size is None else size
+        assert array.size_bytes == volume.size_bytes == after
+        assert not any(await array.read(before, after - before))
+        rig.model += bytes(after - len(rig.model))
+        await rig.put(before - 700, b"y" * 3000)
+        await rig.put(after - 4096, b"z" * 4096)
+        rig.image_bytes = None
+        await rig.reopen()
+        array = rig.array
+        volumes = ArrayVolumes(array)
+        array.on_size.append(volumes.note_size)
+        (volume,) = volumes.volumes
+        await rig.compare()
+        assert array.size_bytes == after
+    with pytest.raises(UsageError, check=because(Reason.ARRAY_FULL)):
+        await volumes.resize(volume, whole + CHUNK)
+    await scrubbed(rig)
+
+
+async def test_a_raidx_layout_has_places_for_the_image_that_was_chosen_alone() -> None:
+    rig = Rig("raidx-parity", 5)
+    rig.image_bytes = 20 * CHUNK
+    array = (await opened(rig)).array
+    volumes = ArrayVolumes(array)
+    with pytest.raises(UsageError, match="--image-size"):
+        await volumes.resize(volumes.volumes[0], 40 * CHUNK)
 
 
 async def test_a_superblock_that_is_refused_leaves_nothing_that_is_acknowledged() -> None:

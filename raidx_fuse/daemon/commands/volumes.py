@@ -112,20 +112,27 @@ class VolumeCommands:
     ) -> VolumeDetails | LosingPlan:
         """Give a volume another size; *lose_data* permits to cut off what was written.
 
-        None is all that its array has, also what larger members have behind their data.
+        None is all that its array has, also what is behind the limit that the image was made with,
+        and what larger members have behind their data.
         """
         volumes, found = self._pool.find(volume)
         lost, more = 0, ""
         if size is None:
             array = volumes.array
             members = array.larger_members
-            more_fits = members.usable_bytes() or members.is_behind_log()
+            gained = lifted = members.limited_bytes()
+            if gained and not dry_run:
+                await members.limit_image(None)
+                gained = 0
+            more_fits = members.usable_bytes() or (not lifted and members.is_behind_log())
             larger = members.plan() if more_fits else None
             if larger is not None and not dry_run:
                 await array.larger_members.use()
                 larger = None
-            gained = 0 if larger is None else larger.size_bytes - array.size_bytes
+            gained += 0 if larger is None else larger.size_bytes - array.size_bytes
             size = volumes.most_bytes(found, gained)
+            if size == found.size_bytes:
+                members.require_no_limit()
             if larger is not None:
                 more = f"uses {larger.member_bytes} bytes more of each member, "
         if 0 < size < found.size_bytes:

@@ -107,6 +107,22 @@ class LargerMembers:
         tile_bytes = self._tile_bytes()
         return max(0, self._fits_bytes() // tile_bytes - self._tiles()) * tile_bytes
 
+    def limited_bytes(self) -> int:
+        """Return how much larger the image could be without the limit that it was made with."""
+        return self.context.layout.size_bytes - self.array.size_bytes
+
+    def require_no_limit(self) -> None:
+        """Raise UsageError if the array has places for an image of a chosen size alone."""
+        config = self.member_set.config
+        if self.context.layout.has_table and config.size_bytes is not None:
+            raise UsageError(
+                f"array {config.name} was made for an image of {config.size_bytes} bytes "
+                "(--image-size), and keeps the rest of its members free for moves of chunks",
+                action="for a larger image make another array without that, mount it beside this "
+                "one, then: raidx volume move",
+                reason=Reason.ARRAY_FULL,
+            )
+
     def usable_bytes(self) -> int:
         """Return how much of the unused bytes the written map has room for."""
         room = max(0, self._room() - self._tiles()) * self._tile_bytes()
@@ -289,6 +305,18 @@ class LargerMembers:
         return replace(config, regions=regions, members=tuple(members))
 
     # -- the change ----------------------------------------------------------------------------
+
+    async def limit_image(self, size_bytes: int | None) -> None:
+        """Let the image have *size_bytes*, or all that the layout has; no less than now.
+
+        Nothing was written behind the former limit, so that reads as zeros. Raises RaidxError.
+        """
+        self.array.require_writable()
+        self.array.jobs.require_finished("keeps the size of its image")
+        assert size_bytes is None or size_bytes >= self.array.size_bytes
+        await self.member_set.update(lambda config: replace(config, size_bytes=size_bytes))
+        for hook in self.array.on_size:
+            await hook()
 
     async def use(self) -> None:
         """Use all of `plan`; return when the image is larger.
