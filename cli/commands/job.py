@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +14,7 @@ from raidx_fuse.cli.output import Output, plural
 from raidx_fuse.cli.parameters import SIZE, array_argument, wait_option
 from raidx_fuse.cli.progress import exit_status, wait_for_jobs
 from raidx_fuse.cli.status_text import job_line, pages_lines
-from raidx_fuse.errors import AmbiguousError, UsageError
+from raidx_fuse.errors import AmbiguousError, Reason, UsageError
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Job
@@ -102,9 +103,13 @@ def job(
         ended = wait_for_jobs(array, running if job_id is None else [job_id], out)
         out.emit({"jobs": ended})
         return max((exit_status(each) for each in ended), default=0)
-    if job_id is None and len(running) != 1:
+    if job_id is None and not running:
+        raise UsageError("no job is running", reason=Reason.NO_SUCH_JOB)
+    if job_id is None and len(running) > 1:
+        ids = " or ".join(map(str, running))
         raise AmbiguousError(
-            f"{len(running)} jobs are running", action=f"name one: raidx job {array}"
+            f"{len(running)} jobs are running",
+            action=f"name one: raidx job {shlex.quote(array)} {verb} {ids}",
         )
     chosen = running[0] if job_id is None else job_id
     limits = {"minimum": minimum, "maximum": maximum}

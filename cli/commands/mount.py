@@ -145,8 +145,10 @@ def mount(
     this command returns. Where a command is about one of several arrays: MOUNTPOINT:ARRAY.
 
     What cannot be used is left out and named; an array that can do without it starts degraded. An
-    array that runs on this machine already, under other names of its members or as their full copy,
-    is refused (see raidx rename --new-uuid); what runs in another container is not seen.
+    old copy of a member whose superblock is as new as the others' is refused instead: a start would
+    exclude the member itself. An array that runs on this machine already, under other names of its
+    members or as their full copy, is refused (see raidx rename --new-uuid); what runs in another
+    container is not seen.
     """
     try:
         import pyfuse3  # noqa: F401  # before anything is done

@@ -141,7 +141,7 @@ def _sweep(directory: Path, kept: Iterable[str]) -> None:
     for log in directory.glob("*.log*"):
         name = log.name.partition(".")[0]
         with suppress(OSError):  # another mount may remove them at the same time
-            if name not in used and not _is_served(directory / f"{name}.sock"):
+            if name not in used and not _is_answered(directory / f"{name}.sock"):
                 status = log.lstat()
                 ended.append((status.st_mtime, status.st_size, log))
     taken = 0
@@ -154,11 +154,14 @@ def _sweep(directory: Path, kept: Iterable[str]) -> None:
 
 
 def is_served(place: str | os.PathLike[str]) -> bool:
-    """Return whether a daemon of this user serves *place* without a mount (`raidx serve`)."""
-    return files_in(directory_of(os.getuid()), place).socket.exists()
+    """Return whether a daemon of this user serves *place* without a mount (`raidx serve`).
+
+    The socket of one that was killed is still there, until the next daemon starts.
+    """
+    return _is_answered(files_in(directory_of(os.getuid()), place).socket)
 
 
-def _is_served(path: Path) -> bool:
+def _is_answered(path: Path) -> bool:
     """Return whether a daemon listens on *path*; after an unmount it still flushes its members."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)

@@ -11,7 +11,7 @@ from typing import Any
 from raidx_fuse.errors import FormatError, MemberError, OtherVersionError, reason_of
 from raidx_fuse.format.both_ends import end_slots, read_copies
 from raidx_fuse.format.configuration.config import ArrayConfig, config_to_dict
-from raidx_fuse.format.configuration.sums import room_for_sums
+from raidx_fuse.format.configuration.sums import are_on, room_for_sums
 from raidx_fuse.format.pages import hint_behind, load_pages
 from raidx_fuse.format.signature import describe, find_signatures
 from raidx_fuse.format.superblock import MAJOR, Slot, read_slots
@@ -93,7 +93,7 @@ async def examine(member: Member) -> dict[str, Any]:
         "member_uuid": superblock.member_uuid,
         "role": record.role,
         "state": record.state,
-        "sums_room_bytes": room_for_sums(config),
+        **({} if are_on(config) else {"sums_room_bytes": room_for_sums(config)}),
         "pages": await _pages(member, config, record.role),
         **config_to_dict(config),
     }

@@ -49,7 +49,7 @@ class Jobs:
             if other.kind == job.kind:
                 raise JobRunningError(
                     f"a {job.kind} is running already (job {other.job_id})",
-                    action=f"wait for it or cancel it with `raidx job ... cancel {other.job_id}`",
+                    action=f"wait for it or cancel it with `raidx job ARRAY cancel {other.job_id}`",
                 )
         self._next_id += 1
         job.limit(self.speed_min_bytes, self.speed_max_bytes)

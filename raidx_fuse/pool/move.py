@@ -550,7 +550,8 @@ async def start(pool: Pool, planned: Planned) -> int:
             if job.kind in (MOVE, SWAP):
                 raise JobRunningError(
                     f"a {job.kind} from array {source.name} is running already (job {job.job_id})",
-                    action=f"wait for it or cancel it with `raidx job ... cancel {job.job_id}`",
+                    action=f"wait for it or cancel it with `raidx job MOUNT:{source.name} cancel "
+                    f"{job.job_id}`",
                 )
         if source.jobs.closing or pool.closing:
             raise BusyError("the array is being unmounted", reason=Reason.CLOSING)

@@ -213,6 +213,22 @@ def test_every_command_says_the_same_at_every_width(
         assert len(ascii_only) == len(wide[0]), f"{say} has other lines in ASCII"
 
 
+def test_peek_has_the_text_beside_its_bytes_on_a_narrow_screen(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {"newest": "home", "home": "41" * 16, "content": "41" * 16, "written": True}
+    for place, count in ((4 << 20, 8), (1 << 40, 4)):
+        cells = [{**each, **seen, "member_offset": place} for each in ANSWERS["peek"]["cells"]]
+        daemon.answers["peek"] = {**ANSWERS["peek"], "cells": cells}
+        for each in cells:
+            each["sum"] = "fits"
+        with terminal(monkeypatch, 80, "utf-8") as lines:
+            main.main(["peek", daemon.mountpoint, "0"], standalone_mode=False)
+        shown = [BOLD.sub("", each) for each in lines if " 41 " in each]
+        assert len(shown) == 16 // count * len(cells)
+        assert all(each.endswith(f"41  {'A' * count}") for each in shown)
+
+
 def test_a_pipe_gets_what_a_terminal_shows(daemon: Daemon, folder: Path) -> None:
     answer_all(daemon)
     for say in ASKED:

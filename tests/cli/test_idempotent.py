@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
 from tests.cli.conftest import Daemon
 from tests.support.command import FAILED, USAGE, checked, checksums, raidx
@@ -85,6 +87,9 @@ def test_what_is_not_as_wanted_is_done(daemon: Daemon) -> None:
 def test_mount_and_umount_of_what_is_so_already(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert daemon.run_json("umount", str(tmp_path), "--if-exists")["changed"] is False
+    with socket.socket(socket.AF_UNIX) as killed:  # its daemon left the socket
+        killed.bind(str(paths.own_files(tmp_path).socket))
     assert daemon.run_json("umount", str(tmp_path), "--if-exists")["changed"] is False
     assert daemon.run("umount", str(tmp_path)).exit_code == FAILED
     here = mountpoint.Mount(

@@ -17,12 +17,13 @@ def test_a_fault_is_sent_as_it_was_typed_and_confirmed(daemon: Daemon) -> None:
         "length": None,
         "count": given["count"],
         "at": given["at"],
+        "delay_s": None,
         "shift": 65536,
     }
     result = daemon.run("inject", "ARRAY", "1", "misdirect", "--at", "4K", "--count", "2")
     assert result.stdout == "/d1 (role 1): the next 2 writes will go 65536 bytes too far\n"
     (call,) = daemon.calls
-    sent = {"member": "1", "fault": "misdirect", "at": 4096, "count": 2, "delay_s": 0.5, "seed": 0}
+    sent = {"member": "1", "fault": "misdirect", "at": 4096, "count": 2, "delay_s": None, "seed": 0}
     assert call == ("inject", sent)
 
 

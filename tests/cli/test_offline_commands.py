@@ -131,6 +131,7 @@ def test_create_reserves_checksums() -> None:
     nothing = {"misfits": 0, "healed": 0, "wrong_sums": 0, "unverified": 0}
     assert made["sums"] == {"state": "on", **nothing}
     (document,) = run_json(f"examine {MEMBERS[2]}")["members"]
+    assert "sums_room_bytes" not in document, "they have it"
     assert (document["jobs"]["sums"]["copies"], document["settings"]) == (2, {"sums": "on"})
     checked = run_json(f"check {' '.join(MEMBERS)}")
     assert (checked["ok"], checked["sums"]["state"]) == (True, "on")

@@ -520,8 +520,13 @@ def test_job_verbs(daemon: Daemon) -> None:
     scripted_job(daemon, job(state="cancelled"))
     assert daemon.run("job", "ARRAY", "wait", "1").exit_code == 1
     assert daemon.run("job", "ARRAY", "wait", "9").exit_code == 2
-    assert daemon.run("job", "ARRAY", "pause").exit_code == 2  # none is running
     assert daemon.run_json("job", "ARRAY", "wait") == {"jobs": []}
+    refused = daemon.run("job", "ARRAY", "pause")
+    assert (refused.exit_code, refused.stderr) == (2, "raidx: no job is running\n")
+    daemon.answers["job-list"] = {"jobs": [job(), job(id=2)]}
+    refused = daemon.run("job", "ARRAY", "cancel")
+    place = daemon.mountpoint
+    assert f"2 jobs are running; name one: raidx job {place} cancel 1 or 2" in refused.stderr
 
 
 def test_growth_says_how_large_the_image_will_be_and_what_to_type_then(

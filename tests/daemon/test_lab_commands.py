@@ -90,6 +90,7 @@ async def test_nothing_can_be_broken_on_a_mount_that_was_not_made_for_it(bench: 
         ({"fault": "bad-area", "at": 0, "count": 1 << 20}, "beyond the end of ram1"),
         ({"fault": "rot", "count": 0}, "a count of 0 is out of range"),
         ({"fault": "lose-write", "count": (1 << 20) + 1}, "is out of range"),
+        ({"fault": "rot", "delay_s": 0.5}, "a delay is for slow, not for rot"),
         ({"fault": "slow", "delay_s": 0.0}, "a delay of 0 s is out of range"),
         ({"fault": "slow", "delay_s": 1e9}, "a delay of 1e"),
         ({"fault": "vanish", "count": 1}, "vanish is about the whole member"),

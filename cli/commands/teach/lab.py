@@ -53,7 +53,7 @@ FAULTS = {  # name -> what it does, for the line that confirms it
     help="rot: bytes (1); bad-area, bad-sector: sectors of 512 bytes (8; 1); lose-write, "
     "torn-write, misdirect: writes (1); hang, slow: operations (all, until `return`).",
 )
-@click.option("--delay", "delay_s", type=float, default=0.5, help="slow: seconds (0.5).")
+@click.option("--delay", "delay_s", type=float, help="slow: seconds (0.5).")
 @click.option("--seed", type=int, default=0, help="Of every random choice (0).")
 def inject(out: Output, array: str, member: str, fault: str, **how: Any) -> None:
     """Give a member a fault, as disks have them; only on a mount made with --lab.
@@ -70,7 +70,7 @@ def inject(out: Output, array: str, member: str, fault: str, **how: Any) -> None
         length=plural(document["length"] or 0, "byte"),
         count=plural(number or 0, "write"),
         operations="operations" if number is None else f"the next {plural(number, 'operation')}",
-        delay_s=how["delay_s"],
+        delay_s=document["delay_s"] or 0.0,
         shift=document.get("shift"),
     )
     out.emit(document, f"{document['member']} (role {document['role']}): {words}")

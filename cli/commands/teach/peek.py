@@ -25,10 +25,10 @@ STYLES = {
     "nowhere": "bold red",
     "misfits": "bold red",
 }
-COLUMNS = 16  # bytes on a line
+COLUMNS = 16  # bytes on a line, where the screen has room for them
+FEWER_COLUMNS = 8, 4
 PAGES_NAMED = 4
-WHOLE_COLUMNS = 112  # of a screen with room for a line of them
-SUM_COLUMNS = 8  # more, for whether the page fits its checksum
+INDENT = 2
 
 
 @verb()
@@ -63,24 +63,10 @@ def peek(out: Output, array: tuple[str, ...], stripe: int, begin: int, length: i
 
 def _page(document: Peeked) -> Group:
     title = f"stripe {document['stripe']} of {document['layout']}: {', '.join(document['state'])}"
-    table = Table(indent=2)
-    has_sums = any("sum" in cell for cell in document["cells"])
-    wide = screen_columns() >= WHOLE_COLUMNS + SUM_COLUMNS * has_sums
-    for cell in document["cells"]:
-        style = STYLES.get(cell["newest"], "bright_black")
-        place = (cell["cell"], f"member {cell['role']}", f"at {cell['member_offset']}")
-        rows = _rows(cell["content"], document["begin"], wide) or [(Text(), _why_empty(cell))]
-        home: list[tuple[Text, str]] = []
-        if cell["home"] is not None and cell["home"] != cell["content"]:
-            home = _rows(cell["home"], document["begin"], wide, cell["content"])
-        sums = [Text(cell.get("sum") or "", style=STYLES.get(cell.get("sum") or "", ""))] * has_sums
-        blank = [Text()] * has_sums
-        table.add_row(*place, Text(cell["newest"], style=style), *blank if home else sums, *rows[0])
-        for row in rows[1:]:
-            table.add_row("", "", "", "", *blank, *row)
-        for number, row in enumerate(home):
-            left = blank if number else sums
-            table.add_row("", "", "", "" if number else "(home)", *left, *row)
+    count, table = COLUMNS, _table(document, COLUMNS)
+    for fewer in FEWER_COLUMNS:
+        if not _fits(table, count):
+            count, table = fewer, _table(document, fewer)
     lines = [_misfit(cell, document["begin"]) for cell in document["cells"] if _misfits(cell)]
     for chain in document["chains"]:
         equation = f"  {' ^ '.join(chain['cells'])} = 0: "
@@ -90,6 +76,36 @@ def _page(document: Peeked) -> Group:
         style = "bold red" if chain["newest"] == "broken" else ""
         lines.append(Text(equation, style=style))
     return Group(Text(title, style="bold cyan"), table, *lines)
+
+
+def _table(document: Peeked, count: int) -> Table:
+    """Return the bytes of the cells, *count* on a line."""
+    table, begin = Table(indent=INDENT), document["begin"]
+    has_sums = any("sum" in cell for cell in document["cells"])
+    for cell in document["cells"]:
+        style = STYLES.get(cell["newest"], "bright_black")
+        place = (cell["cell"], f"member {cell['role']}", f"at {cell['member_offset']}")
+        rows = _rows(cell["content"], begin, count) or [(Text(), _why_empty(cell))]
+        home: list[tuple[Text, str]] = []
+        if cell["home"] is not None and cell["home"] != cell["content"]:
+            home = _rows(cell["home"], begin, count, cell["content"])
+        sums = [Text(cell.get("sum") or "", style=STYLES.get(cell.get("sum") or "", ""))] * has_sums
+        blank = [Text()] * has_sums
+        table.add_row(*place, Text(cell["newest"], style=style), *blank if home else sums, *rows[0])
+        for row in rows[1:]:
+            table.add_row("", "", "", "", *blank, *row)
+        for number, row in enumerate(home):
+            left = blank if number else sums
+            table.add_row("", "", "", "" if number else "(home)", *left, *row)
+    return table
+
+
+def _fits(table: Table, count: int) -> bool:
+    """Return whether *count* bytes on a line and their text fit the screen, whatever else folds."""
+    cut = Table(indent=INDENT)
+    for *cells, text in table.rows:
+        cut.add_row(*cells, text[:count])
+    return sum(1 for _ in cut.lines(screen_columns())) == len(table.rows)
 
 
 def _misfits(cell: PeekedCell) -> list[int]:
@@ -132,7 +148,7 @@ def _verdict(word: str, differs_at: int | None) -> str:
 
 
 def _rows(
-    content: str | None, begin: int, wide: bool, right: str | None = None
+    content: str | None, begin: int, count: int, right: str | None = None
 ) -> list[tuple[Text, str]]:
     """Return (offset and hexadecimal, text) of each line of *content*, which is hexadecimal.
 
@@ -141,13 +157,14 @@ def _rows(
     data = bytes.fromhex(content or "")
     wrong = set(_differing(content, right))
     rows = []
-    count = COLUMNS if wide else COLUMNS // 2
+    digits = 6 if count == COLUMNS else len(str(begin + len(data)))
     for at in range(0, len(data), count):
         part = data[at : at + count]
-        line = Text(f"{begin + at:6}  {part.hex(' ')}")
+        line = Text(f"{begin + at:{digits}}  {part.hex(' ')}")
         for number in range(len(part)):
             if at + number in wrong:
-                line.stylize("bold red", 8 + 3 * number, 10 + 3 * number)
+                first = digits + 2 + 3 * number
+                line.stylize("bold red", first, first + 2)
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         rows.append((line, text))
     return rows

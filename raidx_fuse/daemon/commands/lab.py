@@ -38,7 +38,7 @@ AS_TYPED = {  # the kind of a FaultMember -> the fault of the command
 }
 KEEP = ("none", "some", "all")
 COUNT_MAX = 1 << 20
-DELAY_S_MAX = 3600.0
+DELAY_S, DELAY_S_MAX = 0.5, 3600.0
 WRITING_BYTES_MAX = 16 << 20
 SHIFT_CHUNKS_MAX = 8  # how far a write is misdirected
 LOOKED_AT_MAX = 1 << 16  # stripes, for one with written content
@@ -70,7 +70,7 @@ class LabCommands:
         at: int | None = None,
         count: int | None = None,
         seed: int = 0,
-        delay_s: float = 0.5,
+        delay_s: float | None = None,
         in_array: str | None = None,
     ) -> Result:
         self._require_lab("inject")
@@ -87,8 +87,11 @@ class LabCommands:
             raise UsageError(f"a count of {count} is out of range: take 1 to {COUNT_MAX}")
         if at is not None and not 0 <= at < disk.size_bytes:
             raise UsageError(f"byte {at} is outside {disk.path}, which has {disk.size_bytes} bytes")
-        if not 0 < delay_s <= DELAY_S_MAX:
-            raise UsageError(f"a delay of {delay_s:g} s is out of range")
+        if delay_s is not None and fault != "slow":
+            raise UsageError(f"a delay is for slow, not for {fault}: leave out --delay")
+        slowed_s = DELAY_S if delay_s is None else delay_s
+        if not 0 < slowed_s <= DELAY_S_MAX:
+            raise UsageError(f"a delay of {slowed_s:g} s is out of range")
         generator = random.Random(seed)
         more: Result = {}
         document = {
@@ -98,7 +101,7 @@ class LabCommands:
             "at": at,
             "length": None,
             "count": None,
-            "delay_s": delay_s if fault == "slow" else None,
+            "delay_s": slowed_s if fault == "slow" else None,
             "seed": seed,
         }
         if fault == "vanish":
@@ -109,7 +112,7 @@ class LabCommands:
             begin = _written_byte(array, record, generator) if at is None else at
             more = await _on_bytes(array, disk, fault, begin, count, generator)
         else:
-            more = _on_operations(array, disk, fault, at, count, delay_s, generator, seed)
+            more = _on_operations(array, disk, fault, at, count, slowed_s, generator, seed)
         return {**document, **more}
 
     # -- the power cut -------------------------------------------------------------------------
