@@ -9,14 +9,20 @@ from raidx_fuse.array.damage import LOST, damage
 from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import AssemblyError, Reason
 from raidx_fuse.format.both_ends import Copies, copies_of, has_none
+from raidx_fuse.format.configuration.remembered import joined_pages
 from raidx_fuse.format.examine import examine
 from raidx_fuse.jobs.scrub import Scrub
+from raidx_fuse.layouts.numbers import Role
 from raidx_fuse.members.base import Member
+from raidx_fuse.members.unreadable import PAGE_BYTES
+from raidx_fuse.store.member_set import MemberSet
+from raidx_fuse.store.sums import Sums
 
 if TYPE_CHECKING:
     from raidx_fuse.documents import Checked, CheckProblem, Examined
 
 REPAIR = "raidx check --repair-superblocks --deep"
+RANGES_SHOWN = 8
 
 
 async def check_members(members: Sequence[Member], *, deep: bool = False) -> Checked:
@@ -79,14 +85,16 @@ async def check_members(members: Sequence[Member], *, deep: bool = False) -> Che
             problem(f"{damaged['more']} more ranges are lost")
         status = array.status()
         state, sums = status["state"], status.get("sums")
-        if sums is not None:
-            for count, what in (
-                (sums["misfits"], ("page does not fit its checksum", "pages do not fit theirs")),
-                (sums["wrong_sums"], ("checksum was wrong", "checksums were wrong")),
-            ):
-                if count:
-                    problem(f"{count} {what[count > 1]}")
         live = array.member_set.sums
+        if sums is not None and live is not None:
+            for path, count, where in _misfits(array.member_set, live):
+                what = "page does not fit its checksum" if count == 1 else "pages do not fit theirs"
+                problem(f"{count} {what}: {where}", member=path)
+            if (more := sums["misfits"] - len(live.suspects)) > 0:
+                what = "page contradicts" if more == 1 else "pages contradict"
+                problem(f"{more} {what} what the others give back")
+            if wrong := sums["wrong_sums"]:
+                problem(f"{wrong} {'checksum was' if wrong == 1 else 'checksums were'} wrong")
         if live is not None and live.tables.damaged_sectors:
             problem(f"sectors of checksums not read, or damaged: {live.tables.damaged_sectors}")
         if state not in ("clean", "resyncing", "growing", "restriping", "evacuating"):
@@ -105,6 +113,21 @@ async def check_members(members: Sequence[Member], *, deep: bool = False) -> Che
         if sums is not None:
             checked["sums"] = sums
         return checked
+
+
+def _misfits(member_set: MemberSet, sums: Sums) -> list[tuple[str, int, str]]:
+    """Return (path, pages, ranges of bytes in words) of each member with pages that misfit."""
+    pages: dict[Role, list[int]] = {}
+    for page in sums.suspects:
+        pages.setdefault(page[0], []).append(sums.offset_of(page) // PAGE_BYTES)
+    found = []
+    for role, of_role in sorted(pages.items()):
+        runs = joined_pages(of_role)
+        words = [f"{at * PAGE_BYTES} to {(at + n) * PAGE_BYTES - 1}" for at, n in runs]
+        more = ", ..." * (len(words) > RANGES_SHOWN or sum(n for _, n in runs) < len(of_role))
+        where = "at bytes " + ", ".join(words[:RANGES_SHOWN]) + more
+        found.append((member_set.path_of(role), len(of_role), where))
+    return found
 
 
 async def _searched(members: Sequence[Member]) -> dict[str, str]:

@@ -66,8 +66,8 @@ class Health:
         self._ended = queue
         self.member_set.change(self.keep)
 
-    def note_mended(self, role: Role) -> None:
-        """Count a page of the member in *role* that was unreadable and is mended."""
+    def note_mended(self, role: Role, misfitted: bool) -> None:
+        """Count a page of the member in *role* that is mended; unreadable, or it *misfitted*."""
         self._of(role)[1] += 1
 
     def note_ended(self, job: Job) -> None:

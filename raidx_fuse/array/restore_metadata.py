@@ -438,10 +438,14 @@ async def _look_behind(
         gone = [page for run in runs for page in range(*run) if page not in there[kind]]
         if gone:
             what = "head of the log" if kind == "journal" else f"page {gone[0]} of the {kind} map"
+            all_given = len(candidates) >= sum(record.role >= 0 for record in config.members)
             raise AssemblyError(
                 f"the {what} is gone from every member that was given, and is not in the file: "
                 "without it content cannot be told from what was never written",
-                action="give the other members, too",
+                action="all members were given: make the array anew and restore its files from a "
+                "copy"
+                if all_given
+                else "give the other members, too",
                 reason=Reason.LOST,
             )
     return head
@@ -714,6 +718,6 @@ async def _scrubbed(array: Array) -> tuple[int, int]:
             await scrub.check([stripe])
         except MemberLostError:
             continue
-        checked += not scrub.unchecked
+        checked += bool(context.code.parity_count) and not scrub.unchecked
         wrong += bool(scrub.mismatches)
     return checked, wrong

@@ -78,10 +78,12 @@ def _action(array: RunningArray, word: str) -> str | None:
         )
     pages = array.member_set.unreadable.count()
     if pages and (array.member_set.lost or not array.context.code.tolerance):
+        ways = "restore the files there from a copy, or write the places again"
+        if array.member_set.lost:
+            ways = "attach the lost member again if it still exists, else write the places again"
         return (
             f"{pages} {'page' if pages == 1 else 'pages'} cannot be read, and nothing gives the "
-            "content back: attach the lost member again if it still exists, else write the places "
-            "again; `raidx damage ARRAY` lists them"
+            f"content back: {ways}; `raidx damage ARRAY` lists them"
         )
     sums = array.member_set.sums
     if sums is not None and sums.suspects:
@@ -134,9 +136,10 @@ def _lost_sums(array: RunningArray) -> list[str]:
     if sums is None or not sums.tables.lost_of:
         return []
     roles = ", ".join(map(str, sorted(sums.tables.lost_of)))
+    first = "all members are there again and " if array.member_set.lost else ""  # chains prove them
     return [
-        f"checksums of role {roles} were lost with members: the pages are not verified until a "
-        "scrub has filled them: raidx scrub ARRAY"
+        f"checksums of role {roles} were lost with members: the pages are not verified until "
+        f"{first}a scrub has filled them: raidx scrub ARRAY"
     ]
 
 

@@ -57,7 +57,11 @@ async def fill_sums(
 
 
 async def count_lacking(context: ArrayContext, stripes: Sequence[Stripe]) -> Counter[Role]:
-    """Return how many pages of the written cells of *stripes* have no sum, by role."""
+    """Return how many pages of the written cells of *stripes* have no sum, by role.
+
+    Not counted are those whose newest content is in the log: they get one with the write home.
+    """
+    overlay = context.member_set.overlay
     sums, size = context.member_set.sums, context.chunk_bytes
     lacking: Counter[Role] = Counter()
     for stripe in stripes if sums is not None else ():
@@ -67,7 +71,12 @@ async def count_lacking(context: ArrayContext, stripes: Sequence[Stripe]) -> Cou
             role, offset = context.position(stripe, cell)
             if role >= 0 and sums is not None:
                 await sums.load([(role, offset, (), size)])
-                lacking[role] += sums.lacking(role, offset, size)
+                if not overlay:
+                    lacking[role] += sums.lacking(role, offset, size)
+                    continue
+                for at in range(offset, offset + size, PAGE_BYTES):
+                    is_covered = overlay.covers(role, at, at + PAGE_BYTES)
+                    lacking[role] += not is_covered and sums.lacks(role, at, PAGE_BYTES)
     return lacking
 
 

@@ -105,6 +105,7 @@ class Scrub(Job):
         self._mended: Counter[Role] = Counter()
         self._wrong_stripes: set[Stripe] = set()
         self._held_by_sums: set[Stripe] = set()  # of the present window
+        self._unchained_stripes: list[Stripe] = []  # of the present window
         self._next = 0
         self._role_epoch = 0
         strip_bytes = context.code.rows * context.chunk_bytes
@@ -169,6 +170,7 @@ class Scrub(Job):
         await self.mend(stripes)
         self._role_epoch = context.member_set.role_epoch
         self._held_by_sums.clear()
+        self._unchained_stripes.clear()
         for batch in batches(context, stripes, self._chains_of):
             wanted = []
             for first, count, chains in batch:
@@ -185,6 +187,7 @@ class Scrub(Job):
             member_set = context.member_set
             if not context.code.parity_count or member_set.lost or member_set.unreadable:
                 await compare_sums(context, stripes, self._unchained, self._misfits)
+            self.unchecked -= await self._compared_whole()
             proved = {stripe for stripe in stripes if self._is_proved(stripe)}
             lacking = await count_lacking(context, [s for s in stripes if s not in proved])
             proved -= self._held_by_sums  # nothing lacks there
@@ -244,6 +247,14 @@ class Scrub(Job):
         # The mender has tried: what the others give does not fit either.
         return not (self._misfits.stay or member_set.read_only)
 
+    async def _compared_whole(self) -> int:
+        """Return how many stripes without a chain have all their cells, which have sums."""
+        context, compared = self.context, 0
+        for stripe in self._unchained_stripes if context.member_set.sums is not None else ():
+            if not context.member_set.lost_cells(stripe):
+                compared += not (await count_lacking(context, [stripe])).total()
+        return compared
+
     def _unchained(self, stripe: Stripe) -> int:
         """Return the mask of the cells of *stripe* that no chain which was checked has."""
         chained = {place for chain in self._chains_of(stripe) for place in chain}
@@ -289,6 +300,7 @@ class Scrub(Job):
         first, count = strips.first, strips.count
         if not chains:
             self.unchecked += count
+            self._unchained_stripes += stripe_range(first, first + count)
             return
         if self._hold_by_sums(strips, chains):
             self._held_by_sums.update(stripe_range(first, first + count))

@@ -7,6 +7,7 @@ mended in place (engine/write/mend.py).
 from __future__ import annotations
 
 import errno
+import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,31 @@ from raidx_fuse.settings import SETTINGS
 
 PAGE_BYTES = 4096  # what is read, mended or declared lost at once
 ERRORS_WITHIN_S = 3600.0
+LINES_MAX = 16  # of one kind about single pages
 ASKS_MAX = 8  # so often a known page is asked for by plans that are older than that knowledge
 
 # What a disk answers for a sector that it cannot read. Other errors are of the disk as a whole.
 _OF_PLACES = frozenset({errno.EIO, errno.EILSEQ, errno.ENODATA, errno.EBADMSG, errno.EREMOTEIO})
+
+
+class PageLines:
+    """Lines of *log* about single pages: the first of each kind, then one when they have doubled.
+
+    A tenth of a large disk that rots would be millions of lines.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._counts: Counter[str] = Counter()
+
+    def say(self, level: int, kind: str, line: str) -> None:
+        """Log *line*, unless too many of its *kind* were: what it says, and of which member."""
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        if count <= LINES_MAX:
+            self._log.log(level, "%s", line)
+        elif not count & (count - 1):
+            self._log.log(level, "%s (%d such pages so far)", line, count)
 
 
 def is_of_place(error: MemberError) -> bool:

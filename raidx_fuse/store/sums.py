@@ -70,7 +70,7 @@ from raidx_fuse.laws import Law, Laws
 from raidx_fuse.layouts.numbers import Role, cell_range
 from raidx_fuse.layouts.placements.layout import Layout
 from raidx_fuse.members.base import ReadBuffer
-from raidx_fuse.members.unreadable import Unreadable, is_of_place
+from raidx_fuse.members.unreadable import PageLines, Unreadable, is_of_place
 from raidx_fuse.store.io_tuples import (
     PAGE_BYTES,
     PAGE_MASK,
@@ -239,6 +239,7 @@ class Sums:
         self._memory = self.tables.memory
         self.misfits = self.healed = self.wrong_sums = self.unverified = 0
         self.suspects: set[Page] = set()
+        self._lines = PageLines(log)
         self._found: Counter[Role] = Counter()  # misfits since the member has its role
         self._again: Counter[Role] = Counter()  # those of them that had been healed
         self._were_healed: set[Page] = set()
@@ -874,7 +875,7 @@ class Sums:
             self.misfits += 1
             self._found[role] += 1
             self._again[role] += page in self._were_healed
-            log.error("%s", error.message)
+            self._lines.say(logging.ERROR, f"misfit {role}", error.message)
         if not unreadable.pages(role, offset, offset + PAGE_BYTES):
             unreadable.add(role, offset >> PAGE_SHIFT)
         elif unreadable.came_since(change, role, offset, offset + PAGE_BYTES):
@@ -882,13 +883,18 @@ class Sums:
         elif unreadable.asked_again(role, offset, offset + PAGE_BYTES):
             raise error
 
+    def offset_of(self, page: Page) -> int:
+        """Return the byte of its member at which *page* begins."""
+        return self._begin + page[1] * PAGE_BYTES
+
     def note_contradiction(self, role: Role, offset: int) -> None:
         """Count the page at *offset* of *role* if it misfits as the code gives it back."""
         page = self.page_at(role, offset)
         if page not in self.suspects and page not in self._contradicted:
             self._contradicted.add(page)
             self.misfits += 1
-            log.error("role %d: what gives byte %d back contradicts its checksum", role, offset)
+            line = f"role {role}: what gives byte {offset} back contradicts its checksum"
+            self._lines.say(logging.ERROR, f"contradiction {role}", line)
 
     def note_refused(self, role: Role, offset: int) -> None:
         """Note that the page at *offset* of the absent *role* misfits, however it is given back.

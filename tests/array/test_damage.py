@@ -217,6 +217,27 @@ async def test_check_compares_pages_that_no_chain_covers_and_all_copies_of_the_s
     assert any("sectors of checksums" in each["what"] for each in problems)
 
 
+async def test_check_joins_rotten_pages_into_ranges_and_does_not_log_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    members, _ = await written("raid5", 4)
+    async with open_array(members) as array:
+        role, begin = array.context.position(Stripe(0), CellIndex(0))
+    for page in range(32):
+        rot_at(members[role], begin + page * PAGE)
+    rot_at(members[role ^ 1], begin + PAGE)
+    rot_at(members[role ^ 1], begin + 3 * PAGE)
+    problems = (await check_members(members))["problems"]
+    found = {each["member"]: each["what"] for each in problems}
+    what = "pages do not fit theirs: at bytes"
+    assert found[members[role].path] == f"32 {what} {begin} to {begin + 32 * PAGE - 1}"
+    two = (f"{begin + page * PAGE} to {begin + (page + 1) * PAGE - 1}" for page in (1, 3))
+    assert found[members[role ^ 1].path] == f"2 {what} {', '.join(two)}"
+    lines = [each for each in caplog.messages if "its checksum does not fit" in each]
+    assert len(lines) == 16 + 1 + 2
+    assert sum(each.endswith("(32 such pages so far)") for each in lines) == 1
+
+
 def test_a_range_is_cut_where_volumes_begin_and_end() -> None:
     table = VolumeTable(
         volumes=(

@@ -56,6 +56,9 @@ async def test_a_member_fails_that_does_not_keep_what_it_was_given(way: str) -> 
         assert f"{sums.misfits} of " in warning
         await trio.sleep(LOOK_S)
         assert [event.event for event in told].count("ManyMisfits") == 1
+        (healed,) = (event.message for event in told if event.event == "RotHealed")
+        assert "did not fit their checksums and were healed in place" in healed
+        assert not any(event.event == "ReadErrorMended" for event in told)
         if way == "limit":
             await array.set("misfits.max", "90%")
         elif way == "beside":  # a page of another member waits to be healed: all are needed

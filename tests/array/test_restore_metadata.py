@@ -414,8 +414,9 @@ async def test_maps_that_are_gone_are_said_to_be() -> None:
     before = [bytes(member.memory) for member in members]
     behind = saved.config.regions.data.offset
     lose_front(*members, size=behind)
-    await refused(Reason.LOST, saved, members)
+    await refused(Reason.LOST, saved, members, "; all members were given: make the array anew")
     await refused(Reason.LOST, saved, members, older=True, degraded=True)
+    await refused(Reason.LOST, saved, members[:3], "; give the other members, too", degraded=True)
     members[3].memory[:] = before[3]  # one has them all
     found = await restored(saved, members)
     assert any("old copy" in text for text in found.warnings)

@@ -208,3 +208,9 @@ async def test_sums_that_no_member_has_any_more_are_missed_until_a_scrub() -> No
         assert array.status()["warnings"] == []
         await settled(array)
     await is_same_after_a_remount(members, content)
+    for member in members[:2]:
+        member.memory[place.offset : place.end] = b"\xff" * place.length
+    async with open_array(members[:2]) as array:  # its scrub proves nothing, so it fills nothing
+        await array.read(0, len(content))
+        text = " ".join(array.status()["warnings"])
+        assert "until all members are there again and a scrub has filled them" in text

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from raidx_fuse.array.open import open_array
 from raidx_fuse.errors import JobRunningError, ReadOnlyError
 from raidx_fuse.jobs.job import WINDOW_BYTES
 from raidx_fuse.jobs.scrub import _without
 from raidx_fuse.layouts.planning.stripe_plan import cells_of
 from raidx_fuse.layouts.registry import make_code
 from raidx_fuse.store.written_map import WrittenMap
-from tests.support.arrays import parity_holds
+from tests.support.arrays import parity_holds, ram_array
 from tests.support.spy import READ, WRITE, SpyRig, noise, placed, restarted, spied, spying
 
 CHUNK = 4096
@@ -120,6 +121,21 @@ async def test_a_repair_that_had_to_assume_says_so(layout: str, width: int) -> N
     await rig.compare()
     await rig.array.fail_disk(0)
     await rig.compare()
+
+
+async def test_stripes_without_chains_are_checked_by_the_checksums_of_all_their_pages() -> None:
+    members = await ram_array("raid0", 3, chunk_bytes=CHUNK, sums=True)
+    async with open_array(members) as array:
+        await array.write(0, noise(12 * CHUNK))  # the newest of it is in the log
+        for _ in range(2):
+            result = await array.jobs.wait(await array.start_scrub(repair=False))
+            assert result["unchecked_stripes"] == 0
+            await array.context.journal.drain()
+        sums = array.member_set.sums
+        assert sums is not None
+        sums.tables.memory.views[0][0] = 0  # of the first page, as if it had been lost
+        result = await array.jobs.wait(await array.start_scrub(repair=False))
+        assert result["unchecked_stripes"] == 1
 
 
 async def test_two_rotten_copies_of_three_do_not_outvote_the_third() -> None:

@@ -62,7 +62,7 @@ class Watch:
         self._laws = 0  # broken so far
         self._paths: frozenset[str] = frozenset()  # that do not lead to their members
         self._misfitting: frozenset[str] = frozenset()  # members of which too many pages misfit
-        self._mended: Counter[Role] = Counter()
+        self._mended: Counter[tuple[Role, bool]] = Counter()  # by role, and whether it was rot
         self._waits = 0  # for room in the log, at the last look
         self._log_was_full = False
         self._hot = False
@@ -247,8 +247,8 @@ class Watch:
             self._tell("HostHasSpace", INFO, text, self._full[0])
         self._full = full
 
-    def _note_mended(self, role: Role) -> None:
-        self._mended[role] += 1
+    def _note_mended(self, role: Role, misfitted: bool) -> None:
+        self._mended[role, misfitted] += 1
 
     def _path(self, role: Role) -> str:
         queue = self._array.member_set.queues[role]
@@ -281,10 +281,12 @@ class Watch:
             text = f"chunks lost, whole or in part, whose reads fail: {lost}"
             self._tell("LostChunks", ERROR, text, "", self._advice())
         self._lost = lost
-        for role, pages in self._mended.items():
+        for (role, misfitted), pages in self._mended.items():
             path = self._path(role)
-            text = f"pages of {path} that could not be read and were mended in place: {pages}"
-            self._tell("ReadErrorMended", WARNING, text, path)
+            kind, was = "ReadErrorMended", "could not be read and were mended in place"
+            if misfitted:
+                kind, was = "RotHealed", "did not fit their checksums and were healed in place"
+            self._tell(kind, WARNING, f"pages of {path} that {was}: {pages}", path)
         self._mended.clear()
         pages = self._array.member_set.unreadable.count()
         if pages > self._unreadable and (advice := self._advice()):  # else they are mended soon

@@ -35,7 +35,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, MemberChunk, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import cells_of, read_plan
-from raidx_fuse.members.unreadable import PAGE_BYTES, Needed
+from raidx_fuse.members.unreadable import PAGE_BYTES, Needed, PageLines
 from raidx_fuse.store.buffers import Bytes
 from raidx_fuse.store.cells import Cover
 from raidx_fuse.store.io_tuples import MemberIO, MemberLostError
@@ -51,13 +51,15 @@ Page = tuple[Role, int]
 class Mender:
     """Mends the unreadable pages of one array; *keep_lost* saves the list of lost chunks.
 
-    *on_mended* is called with the role of a page that can be read again.
+    *on_mended* is called with the role of a page that can be read again, and whether it could be
+    read before, but did not fit its checksum.
     """
 
     def __init__(self, context: ArrayContext, keep_lost: Callable[[], Awaitable[None]]) -> None:
         self.context = context
         self.keep_lost = keep_lost
-        self.on_mended: list[Callable[[Role], None]] = []
+        self.on_mended: list[Callable[[Role, bool], None]] = []
+        self._lines = PageLines(log)
 
     async def run(self) -> None:
         """Mend what readers come across (a background task)."""
@@ -71,7 +73,8 @@ class Mender:
                     await self._visit(Role(role), page)
                 except RaidxError as error:
                     unreadable.put_off(role, page)
-                    log.error("page %d of role %d is not mended: %s", page, role, error)
+                    line = f"page {page} of role {role} is not mended: {error}"
+                    self._lines.say(logging.ERROR, f"not mended {role}", line)
 
     async def _visit(self, role: Role, page: int) -> None:
         context = self.context
@@ -470,11 +473,14 @@ class Mender:
                 continue
             error = await member_set.probe(role, page)
             if error is None:
-                log.warning("%s: page %d is mended", queue.member.path, page)
+                line = f"{queue.member.path}: page {page} is mended"
+                self._lines.say(logging.WARNING, f"mended {role}", line)
                 member_set.unreadable.discard(role, page)
-                if member_set.sums is not None:
-                    member_set.sums.note_healed(role, page * PAGE_BYTES)
+                sums, at = member_set.sums, page * PAGE_BYTES
+                misfitted = sums is not None and sums.is_suspect(role, at)
+                if sums is not None:
+                    sums.note_healed(role, at)
                 for hook in self.on_mended:
-                    hook(role)
+                    hook(role, misfitted)
             elif member_set.queues[role] is queue:
                 member_set.fail(role, f"{error.message}, though it was written again")
