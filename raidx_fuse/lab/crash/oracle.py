@@ -298,6 +298,9 @@ class _Oracle:
         few = sums is not None and any(len(sums.tables[r].slots) <= lost for r in roles)
         kept = array.member_set.sums
         few |= kept is not None and bool(kept.tables.lost_of)
+        # What awaited its resync while members are lost may have none that anything proves, nor
+        # have the copies that a growth makes of it.
+        few |= bool(array.member_set.lost)
         await check_whole(array, complete=not (self.recording.sums_begin or few))
 
 
