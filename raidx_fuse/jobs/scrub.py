@@ -368,7 +368,7 @@ class Scrub(Job):
             cells_at = [self.context.position(stripe, cell) for cell in self._cells_there(stripe)]
             size = self.context.chunk_bytes
             await self.context.member_set.sums.load((*place, (), size) for place in cells_at)
-        by_sums = self._without_sums(stripe, cells, syndromes)
+        by_sums = self._without_sums(stripe, cells, chains, syndromes)
         wrong_cells = self.liars(stripe, chains, syndromes) if by_sums is None else by_sums
         requests: list[MemberIO] = []
         assumed = False
@@ -402,14 +402,19 @@ class Scrub(Job):
         return cells_of(self.context.code.all_mask & ~unwritten & ~lost)
 
     def _without_sums(
-        self, stripe: Stripe, cells: dict[Place, Bytes], syndromes: list[Bytes]
+        self,
+        stripe: Stripe,
+        cells: dict[Place, Bytes],
+        chains: Chains,
+        syndromes: list[Bytes],
     ) -> dict[Place, Bytes] | None:
         """Return {place: error} of the pages that contradict pages which fit their sums.
 
         The pages of a stripe that fit their sums are right. If the code gives back those that have
-        none, or do not fit them and stay, these are the wrong ones; else nobody knows, and the
-        result is empty. If all fit, parities are wrong, though they have sums: data has those of
-        what was written, and a parity that of what it was computed from. None if no page fits a
+        none, or do not fit them and stay, these are the wrong ones; else those of them that the
+        *chains* blame by their *syndromes*. If they blame none, or one that fits, nobody knows, and
+        the result is empty. If all fit, parities are wrong, though they have sums: data has those
+        of what was written, and a parity that of what it was computed from. None if no page fits a
         sum, or a write to the stripe has failed: then chains alone must do.
         """
         context, code = self.context, self.context.code
@@ -432,19 +437,38 @@ class Scrub(Job):
                 else:
                     has_sums = True
             blank = blank or code.all_mask & ~(code.data_mask | unwritten | lost)
-            try:
-                plan = read_plan(code, blank, lost | blank, unwritten)
-            except Unrecoverable:
-                return {} if has_sums else None
-            for output in plan.outputs:
-                place, terms = places[output.cell], [places[cell] for cell in output.old]
-                if place not in cells or not cells.keys() >= set(terms):
+            found = self._given_back(stripe, blank, cells, part)
+            if found is None:
+                found = locate(chains, [syndrome[part] for syndrome in syndromes])
+                if not found or not found.keys() <= {places[cell] for cell in cells_of(blank)}:
                     return {} if has_sums else None
-                error = errors.setdefault(place, np.zeros(context.chunk_bytes, np.uint8))
-                combine(error[part], [cells[place][part], *(cells[term][part] for term in terms)])
+            for place, error in found.items():
+                errors.setdefault(place, np.zeros(context.chunk_bytes, np.uint8))[part] = error
         if not has_sums:
             return None
         return {place: error for place, error in errors.items() if error.any()}
+
+    def _given_back(
+        self, stripe: Stripe, blank: int, cells: dict[Place, Bytes], part: slice
+    ) -> dict[Place, Bytes] | None:
+        """Return {place: error} of *part* of the cells *blank* by what the code gives back.
+
+        None if it does not give back all of them.
+        """
+        context, places = self.context, self._places(stripe)
+        lost, unwritten = context.member_set.lost_cells(stripe), context.unwritten_cells(stripe)
+        try:
+            plan = read_plan(context.code, blank, lost | blank, unwritten)
+        except Unrecoverable:
+            return None
+        errors: dict[Place, Bytes] = {}
+        for output in plan.outputs:
+            place, terms = places[output.cell], [places[cell] for cell in output.old]
+            if place not in cells or not cells.keys() >= set(terms):
+                return None
+            errors[place] = np.zeros(PAGE_BYTES, np.uint8)
+            combine(errors[place], [cells[each][part] for each in (place, *terms)])
+        return errors
 
     def liars(self, stripe: Stripe, chains: Chains, syndromes: list[Bytes]) -> dict[Place, Bytes]:
         """Return {place: error} of the wrong cells of *stripe*, {} if they cannot be located.

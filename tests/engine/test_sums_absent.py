@@ -274,6 +274,27 @@ async def test_what_is_discarded_while_a_member_is_absent_has_no_sums() -> None:
             assert sums.lacks(role, place, PAGE) == (3 * CHUNK <= at < 9 * CHUNK)
 
 
+@pytest.mark.parametrize(("layout", "width"), [("rdp", 6), ("upc", 6), ("evenodd", 7)])
+async def test_two_parities_say_which_page_without_a_sum_is_wrong(layout: str, width: int) -> None:
+    """Others of the stripe have sums, but not so many that the code gives back the rest."""
+    members = await with_sums(layout, width)
+    content = random.Random(1).randbytes(SIZE)
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.context.journal.drain()
+        for cell in range(1, len(array.context.code.cells)):
+            forget(array, 0, cell)
+            forget(array, 0, cell, 2)
+        role, at = where(array, CHUNK)
+        for page in (0, 2):
+            members[role].memory[at + page * PAGE + 9] ^= 1
+        result = await array.jobs.wait(await array.start_scrub(repair=True))
+        assert (result["state"], result["mismatches"], result["repaired"]) == ("done", 1, 1)
+        for at in range(0, SIZE, CHUNK):
+            assert await array.read(at, CHUNK) == content[at : at + CHUNK]
+        await parity_holds(array)
+
+
 @pytest.mark.parametrize("journal", ["partial", "none"])
 async def test_a_part_of_a_page_without_a_sum_is_written_beside_what_the_code_gives_back(
     journal: str,
