@@ -175,6 +175,6 @@ def test_the_table_has_a_line_for_each_member_with_something() -> None:
     assert pages_lines(
         [{"role": 12, "wrong": 0, "repaired": 0, "misfits": 6, "healed": 5, "without_sums": 3}]
     ) == [
-        "member  pages that misfit  healed  damaged  without checksum",
-        "    12                  6       5        0                 3",
+        "member  pages that misfit  healed  lost  without checksum",
+        "    12                  6       5     0                 3",
     ]
