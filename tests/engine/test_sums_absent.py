@@ -15,6 +15,7 @@ from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError, 
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.members.ram import RamMember
 from tests.support.arrays import jobs_ended, parity_holds, ram_array
+from tests.support.load import eventually
 
 CHUNK = 16 << 10
 PAGE = 4096
@@ -464,13 +465,14 @@ async def test_jobs_list_pages_that_nothing_gives_back_and_end(
         await array.write(0, content)
         await array.context.journal.drain()
         context, page = array.context, 2 * PAGE
-        stripe, cell = context.layout.locate(5)
-        rotten = {context.position(stripe, cell)}
-        for other in range(len(context.code.cells)):
-            if len(rotten) <= context.code.tolerance:
-                rotten.add(context.position(stripe, CellIndex(other)))
-        for role, at in rotten:
-            members[role].memory[at + page] ^= 1
+        for chunk in range(5, SIZE // CHUNK, 12):
+            stripe, cell = context.layout.locate(chunk)
+            rotten = {context.position(stripe, cell)}
+            for other in range(len(context.code.cells)):
+                if len(rotten) <= context.code.tolerance:
+                    rotten.add(context.position(stripe, CellIndex(other)))
+            for role, at in rotten:
+                members[role].memory[at + page] ^= 1
         damaged = set()
         for place in range(0, SIZE, PAGE):
             try:
@@ -498,3 +500,38 @@ async def test_jobs_list_pages_that_nothing_gives_back_and_end(
                 await array.write(place, content[place : place + PAGE])
             assert await array.read(place, PAGE) == content[place : place + PAGE]
         assert not array.context.bad_chunks
+
+
+@pytest.mark.parametrize("target", ["rdp", "raid4"])
+async def test_pages_that_nothing_gives_back_are_errors_while_a_restripe_is_under_way(
+    target: str,
+) -> None:
+    """The place of a page is that of an unwritten cell of the new layout, too."""
+    chunk_bytes, rng = CHUNK // 2, random.Random(5)
+    members = await ram_array("raid5", 4, 4 << 20, chunk_bytes=chunk_bytes, sums=True)
+    content = rng.randbytes(SIZE)
+    damaged = set()
+    async with open_array(members) as array:
+        await array.write(0, content)
+        await array.context.journal.drain()
+        for number in range(SIZE // chunk_bytes // 3):
+            page = rng.randrange(2) * PAGE
+            for cell in rng.sample(range(4), 1 + number % 2):
+                role, begin = array.context.position(Stripe(number), CellIndex(cell))
+                members[role].memory[begin + page] ^= 1
+                if number % 2 and cell < 3:
+                    damaged.add((number * 3 + cell) * chunk_bytes + page)
+        await array.restripe([spare()] if target == "rdp" else [], target, {})
+        (job,) = array.jobs.running()
+        await eventually(lambda: job.done_bytes > 0.3 * job.total_bytes > 0, 60, 0.001)
+        job.pause()
+        for _ in range(2):
+            with trio.fail_after(600):
+                for place in range(0, SIZE, PAGE):
+                    if place in damaged:
+                        with pytest.raises(RaidxError):
+                            await array.read(place, PAGE)
+                    else:
+                        assert await array.read(place, PAGE) == content[place : place + PAGE]
+            job.resume()
+            await jobs_ended(array)

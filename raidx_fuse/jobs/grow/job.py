@@ -25,7 +25,7 @@ import trio
 
 from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.engine.growth_position import JOB_KEY, GrowthPosition
-from raidx_fuse.errors import ArrayFailedError, RaidxError
+from raidx_fuse.errors import ArrayFailedError, RaidxError, UnrecoverableError
 from raidx_fuse.jobs.grow.copy import Batch, Copier, live_moves
 from raidx_fuse.jobs.grow.hole_punching import HolePunching
 from raidx_fuse.jobs.job import WAITED_OUT, WINDOW_BYTES, Job, Position
@@ -271,7 +271,8 @@ class Grow(Job):
         In a granule the columns move to some of the new members only, so one batch alone would
         leave the others idle. Returns the number of blocks copied. It is less than all if a member
         failed (`blocked` finds out which), or if users wait for a lock of the window or ask for
-        anything else: the next window is shorter. An error of a read or write pauses the job.
+        anything else: the next window is shorter. An error of a read or write pauses the job;
+        raises UnrecoverableError if nothing gives back what is next.
         """
         stripes, cells = moves
         if self.back:
@@ -287,7 +288,10 @@ class Grow(Job):
                 if number >= line.end or (number and awaited):
                     break
                 nursery.start_soon(self._copy_one, line, number, slots)
-        if isinstance(line.error, RaidxError):
+        if isinstance(line.error, UnrecoverableError):
+            if not line.copied:  # else the next window begins there
+                raise line.error
+        elif isinstance(line.error, RaidxError):
             self.meet(line.error, self.where(window))
         return line.copied
 
