@@ -62,10 +62,10 @@ def ask(out: Output, array: str, command: str, **arguments: Any) -> Any:
 def named_in(text: str, array: str) -> str:
     """Return *text*, in which commands of raidx name ARRAY or MOUNT, with the name of *array*.
 
+    MOUNT is its mount point only: of `/mnt:one` that is `/mnt`.
+
     >>> named_in("wait: `raidx job ARRAY wait`", "/mnt/a b")
     "wait: `raidx job '/mnt/a b' wait`"
-    >>> named_in("type: raidx volume move MOUNT NAME ARRAY", "mnt:one")
-    'type: raidx volume move mnt NAME ARRAY'
     """
 
     def name(found: re.Match[str]) -> str:

@@ -76,7 +76,7 @@ def percent(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, floa
     in the numerator, because the spread is wide. A single pair has no interval: low and high are
     infinite.
 
-    >>> [round(value, 1) for value in percent([1.0, 4.0, 2.0], [0.5, 2.1, 1.0])]
+    >>> [round(value, 1) for value in percent([1.0, 4.0, 2.0], [0.5, 2.1, 1.0]) or ()]
     [-49.2, -52.6, -45.5]
     """
     if min(*theirs, *ours) <= 0:
