@@ -88,4 +88,4 @@ def _next(array: FoundArray) -> Text:
     if array["problem"] is not None:
         return Text(f"{array['name']}: {array['problem']}", style="yellow")
     members = shlex.join(array["members"])
-    return Text(f"{array['name']}: mount it with raidx mount {members} MOUNTPOINT")
+    return Text(f"{array['name']}: mount it: raidx mount {members} MOUNTPOINT")

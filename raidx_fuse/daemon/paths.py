@@ -169,8 +169,8 @@ def _is_answered(path: Path) -> bool:
             probe.connect(os.fspath(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno is not None  # else the name is too long for a socket
     return True
 
 

@@ -50,7 +50,7 @@ def test_arrays_are_found_complete_or_not(disks: Path) -> None:
     assert found(disks, "x")["second"]["state"] == "failed"
     text = checked(disks, "scan .")
     assert "2 of 3" in text
-    assert f"first: mount it with raidx mount {disks}/a {disks}/b {disks}/c MOUNTPOINT" in text
+    assert f"first: mount it: raidx mount {disks}/a {disks}/b {disks}/c MOUNTPOINT" in text
     (disks / "none").mkdir()
     assert checked(disks, "scan none") == "no array was found\n"
     assert raidx(disks, "scan nowhere").status == USAGE

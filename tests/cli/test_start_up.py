@@ -12,8 +12,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from raidx_fuse.cli.command_table import TABLE
 from raidx_fuse.cli.main import main
+from raidx_fuse.daemon import paths
 from raidx_fuse.pool.balance.strategies import STRATEGIES
 from raidx_fuse.settings import PLANNERS
 from tests.cli.conftest import Daemon
@@ -30,6 +33,7 @@ PROGRAM = """
 import shlex, sys
 from pathlib import Path
 from raidx_fuse.cli.main import main
+from raidx_fuse.daemon import paths
 from raidx_fuse.daemon import paths
 from raidx_fuse.fuse import mountpoint
 sockets = Path(sys.argv[1])
@@ -118,3 +122,10 @@ def test_what_stands_twice_to_save_imports_is_the_same() -> None:
     said = {name: command.get_short_help_str(1000) for name, command in main.commands.items()}
     assert said == {name: row.summary for name, row in TABLE.items()}
     assert tuple(STRATEGIES) == PLANNERS
+
+
+def test_nobody_listens_where_a_name_is_too_long_for_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "directory_of", lambda _user: tmp_path / ("long" * 40))
+    assert not paths.is_served(tmp_path / "disk0.img")
