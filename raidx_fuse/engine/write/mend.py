@@ -148,6 +148,28 @@ class Mender:
                 marked[at] = marked.get(at, 0) | 1 << cell
         return marked
 
+    async def _settled(self, stripe: Stripe) -> dict[int, int]:
+        """Return `_marked` without pages that can be read again, once the chains of *stripe* hold.
+
+        Raises MemberLostError.
+        """
+        context, member_set = self.context, self.context.member_set
+        for at, cells in self._marked(stripe).items():
+            for cell in cells_of(cells):  # a write may have healed it
+                role, begin = context.position(stripe, cell)
+                page = (begin + at) // PAGE_BYTES
+                if await member_set.probe(role, page) is None:
+                    member_set.unreadable.discard(role, page)
+                    if member_set.sums is not None:
+                        member_set.sums.note_healed(role, page * PAGE_BYTES)
+        marked = self._marked(stripe)
+        if not marked:
+            return {}
+        if context.dirty_bitmap.guarded:  # until then its chains may not hold
+            await context.dirty_bitmap.finish((stripe,))
+        await context.journal.settle((stripe,))
+        return marked
+
     async def _mend_by_returned(self, stripe: Stripe) -> list[Page]:
         """Mend what nothing gives back but members that are not rebuilt yet; return these pages.
 
@@ -155,15 +177,13 @@ class Mender:
         right; of another one, whatever fits when it is used. Raises MemberLostError.
         """
         context, member_set = self.context, self.context.member_set
-        sums, marked = member_set.sums, self._marked(stripe)
+        sums, overlay = member_set.sums, member_set.overlay
         absent = context.layout.lost_cells(stripe, member_set.lost_at(stripe))
         places = {cell: context.position(stripe, cell) for cell in cells_of(absent)}
         places = {cell: at for cell, at in places.items() if at[0] in member_set.watermarks}
-        if sums is None or not marked or not places:
+        if sums is None or not places or not self._marked(stripe):
             return []
-        if context.dirty_bitmap.guarded:
-            await context.dirty_bitmap.finish((stripe,))
-        await context.journal.settle((stripe,))
+        marked = await self._settled(stripe)
         epoch = member_set.role_epoch
         requests: list[MemberIO] = []
         for at, cells in sorted(marked.items()):
@@ -172,7 +192,8 @@ class Mender:
             right: dict[CellIndex, Bytes] = {}
             for cell, (role, begin) in places.items() if wrong else ():
                 found = await member_set.read_home(role, begin + at, PAGE_BYTES)
-                if not isinstance(found, bytearray):
+                newer = overlay.covers(role, begin + at, begin + at + PAGE_BYTES)
+                if newer or not isinstance(found, bytearray):
                     continue
                 held[cell] = np.frombuffer(found, np.uint8)
                 await sums.load([(role, begin + at, (), PAGE_BYTES)])
@@ -194,20 +215,7 @@ class Mender:
     async def _mend(self, stripe: Stripe, needed: Needed | None) -> list[Page]:
         """Mend one stripe; return the pages that were written. Raises MemberLostError."""
         context, member_set = self.context, self.context.member_set
-        for at, cells in self._marked(stripe).items():
-            for cell in cells_of(cells):  # a write may have healed it
-                role, begin = context.position(stripe, cell)
-                page = (begin + at) // PAGE_BYTES
-                if await member_set.probe(role, page) is None:
-                    member_set.unreadable.discard(role, page)
-                    if member_set.sums is not None:
-                        member_set.sums.note_healed(role, page * PAGE_BYTES)
-        marked = self._marked(stripe)
-        if not marked:
-            return []
-        if context.dirty_bitmap.guarded:  # until then its chains may not hold
-            await context.dirty_bitmap.finish((stripe,))
-        await context.journal.settle((stripe,))
+        marked = await self._settled(stripe)
         epoch = member_set.role_epoch
         requests: list[MemberIO] = []
         cover = Cover.SAME

@@ -360,10 +360,8 @@ MUTANTS = (
     Mutant(
         "page-mended-before-its-parity-follows",
         MEND,
-        "        await context.journal.settle((stripe,))\n        epoch = member_set.role_epoch\n"
-        "        requests: list[MemberIO] = []\n        cover",
-        "        epoch = member_set.role_epoch\n"
-        "        requests: list[MemberIO] = []\n        cover",
+        "        await context.journal.settle((stripe,))\n        return marked",
+        "        return marked",
         "the page gets content by chains that do not hold yet",
         ("raid5:partial:pairs:mend:small", "raid5:partial:pairs:mend:part", *LATENT),
         LATENT_TESTS,
