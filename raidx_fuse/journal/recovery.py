@@ -196,6 +196,11 @@ class _Ring:
             end = offset + len(data)
             if role not in self._ends or not self._begin <= offset < end <= self._ends[role]:
                 return f"{len(data)} bytes at {offset} of role {role}"
+        for role, offset, size in record.unverified:
+            end = offset + size
+            inside = role in self._ends and self._begin <= offset < end <= self._ends[role]
+            if not inside or size > self._capacity:  # it came through the log
+                return f"no checksums for {size} bytes at {offset} of role {role}"
         for first, count in (*record.written, *record.unwritten):
             if not 0 < count <= self._chunks - first:
                 return f"{count} chunks from {first} of {self._chunks}"

@@ -21,6 +21,7 @@ from raidx_fuse.format.log_record import (
     MARK,
     PARITY_BEFORE,
     TABLE,
+    UNVERIFIED,
     UNWRITTEN,
     WRITTEN,
     RecordBody,
@@ -142,6 +143,10 @@ WRONG: list[tuple[str, str, Entries, int]] = [
     ("a chunk of a member too many", "raidx-parity", [(TABLE, 0, BEYOND >> 10, 1)], 0),
     ("a role too many", "raidx-parity", [(TABLE, 200, 1, 1)], 0),
     ("no restripe", "raid5", [(MARK, 0, 0, 1)], 0),
+    ("unverified before the data", "raid5", [(UNVERIFIED, 0, 4096, 4096)], 0),
+    ("unverified without a role", "raid5", [(UNVERIFIED, 9, 4096, MIB // 2)], 0),
+    ("unverified without an end", "raid5", [(UNVERIFIED, 0, (1 << 32) - 4096, MIB // 2)], 0),
+    ("more unverified than the log has", "raid5", [(UNVERIFIED, 0, MIB // 4, MIB // 2)], 0),
 ]
 
 
