@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 1 << 20  # per member
-GIVES_UP_MAX = 3  # times at one place
+FRUITLESS_MAX = 3  # times that nothing more is listed as lost, and the window is tried again
 BUSY_S = 0.1  # a foreground request within this time means that the array is in use
 LOG_POLL_S = 0.25  # while the log cannot be written
 CHECKPOINT_S = 10.0  # longest time between two saved positions
@@ -120,7 +120,7 @@ class Job(ABC):
     def __init__(self, context: ArrayContext, job_id: int) -> None:
         self.context = context
         self.job_id = job_id
-        self._gave_up = (Stripe(-1), 0)  # the first stripe of a window, and how often
+        self._fruitless = 0
         self.state = "running"
         self.error: str | None = None
         self.done_bytes = 0
@@ -478,12 +478,14 @@ class Job(ABC):
             return await self.work(stripes)
         except UnrecoverableError:
             unreadable, size = self.context.member_set.unreadable, self.context.chunk_bytes
-            begin, times = self._gave_up
-            self._gave_up = stripes[0], times + 1 if stripes[0] == begin else 1
-            if self._gave_up[1] > GIVES_UP_MAX or not self.may_give_up():
-                raise  # else it may write a page again and again that stays unreadable
+            if self._fruitless >= FRUITLESS_MAX or not self.may_give_up():
+                raise
+            before = self.context.bad_chunks.changes
             if not await unreadable.pass_over(stripes, size):
                 raise
+            # A page may stay unreadable though it is written again and again.
+            listed = self.context.bad_chunks.changes != before
+            self._fruitless = 0 if listed else self._fruitless + 1
             return 0
 
     def may_give_up(self) -> bool:

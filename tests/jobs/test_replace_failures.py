@@ -272,3 +272,16 @@ async def test_a_page_that_stays_unreadable_though_it_is_written_again_does_not_
         await job.finished.wait()
     assert (job.state, "cannot recover" in str(job.error)) == ("failed", True)
     nothing_left(rig)
+
+
+async def test_as_many_pages_may_be_given_up_in_one_window_as_are_found_there() -> None:
+    """However many: each is written anew, and can be read then."""
+    rig = await filled("raid0", 3, chunk_bytes=CHUNK, stripes=64)
+    start = rig.array.member_set.config.regions.data.offset
+    for number in range(0, 24, 2):
+        rig.members[1].lose_sectors(start + number * CHUNK, 1)
+    job = await begin(rig, 1)
+    with trio.fail_after(600):
+        await job.finished.wait()
+    assert (job.state, job.error) == ("done", None)
+    assert rig.array.context.bad_chunks.count() == 12

@@ -107,7 +107,10 @@ class LostChunks(set[int]):
 
     def add_pages(self, chunk: int, pages: int, every: int) -> None:
         """Note that the *pages* of *chunk* (a mask) are lost; it has *every* page."""
-        lost = (self.pages_of(chunk) | pages) & every
+        before = self.pages_of(chunk) & every
+        lost = before | pages & every
+        if lost == before:
+            return
         if lost == every:
             self.add(chunk)
         else:
