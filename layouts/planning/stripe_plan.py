@@ -31,10 +31,11 @@ from itertools import pairwise
 
 from raidx_fuse.layouts.codes.code import Code, Unrecoverable
 from raidx_fuse.layouts.codes.gf2 import bits, solve
-from raidx_fuse.layouts.numbers import CellIndex
+from raidx_fuse.layouts.numbers import CellIndex, Stripe
 
 Band = tuple[int, int, int]  # (first byte, end byte, mask of touched data cells)
 Part = tuple[CellIndex, int, int]  # (data cell, first byte, end byte)
+BandCells = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -> mask of cells
 FEW = 4  # parts, which are cut sooner than sorted
 
 

@@ -55,10 +55,10 @@ class KnownMisfits:
                 if (page + 1) * PAGE_BYTES <= end:
                     with suppress(RaidxError):
                         await self._read(page * PAGE_BYTES, PAGE_BYTES)
-                        await self._give_up_if_unproved(page * PAGE_BYTES)
+                        await self._give_up_if_unproven(page * PAGE_BYTES)
                 self._unread.discard(page)
 
-    async def _give_up_if_unproved(self, image_offset: int) -> None:
+    async def _give_up_if_unproven(self, image_offset: int) -> None:
         """List a page that can be read as lost, if the checksum that it did not fit is lost."""
         context, member_set = self.context, self.context.member_set
         sums, mender = member_set.sums, member_set.unreadable.mender

@@ -25,7 +25,7 @@ from raidx_fuse.store.io_tuples import MemberRead
 from raidx_fuse.store.sums import Sums
 from raidx_fuse.store.xor import combine
 
-Unproven = dict[tuple[Stripe, CellIndex], list[int]]
+UnprovenPages = dict[tuple[Stripe, CellIndex], list[int]]
 
 
 async def solve_otherwise(
@@ -103,14 +103,14 @@ async def give_sum(
 
 async def unproven_pages(
     context: ArrayContext, cells: Iterable[tuple[Stripe, CellIndex]]
-) -> Unproven:
+) -> UnprovenPages:
     """Return the bytes in each of *cells* of the pages that nothing proves; they are to be copied.
 
     None without checksums. A page gets a sum first if the code gives it back (`give_sum`): where it
     goes, other chains are made of it, and what it was does not show any more. The locks of the
     stripes are held. Raises MemberLostError, MemberError.
     """
-    sums, size, found = context.member_set.sums, context.chunk_bytes, Unproven()
+    sums, size, found = context.member_set.sums, context.chunk_bytes, UnprovenPages()
     if sums is None:
         return found
     places = [(stripe, cell, *context.position(stripe, cell)) for stripe, cell in cells]

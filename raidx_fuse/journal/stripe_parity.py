@@ -19,6 +19,7 @@ from raidx_fuse.errors import UnrecoverableError
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Role, Stripe
 from raidx_fuse.layouts.planning.stripe_plan import (
+    BandCells,
     BandPlan,
     Part,
     bands_of,
@@ -40,7 +41,6 @@ Plans = tuple[BandPlan | None, BandPlan | None]  # read-modify-write, reconstruc
 # (byte offset, one buffer, size) of reads in order of their offsets, by role
 Reads = dict[Role, list[tuple[int, list[memoryview], int]]]
 Read = Callable[[Reads], Awaitable[None]]
-Masks = dict[tuple[Stripe, int, int], int]  # (stripe, first byte, end byte) -> mask of cells
 
 
 _offset_of = itemgetter(0)
@@ -141,8 +141,8 @@ class StripeParity:
         plan needs some, too: a parity of them would bless them. *covers*: what of the log lies over
         the home places that *read* reads; None: that does not matter.
         """
-        given_up: Masks = {}
-        unproven: Masks = {}
+        given_up: BandCells = {}
+        unproven: BandCells = {}
         while True:
             try:
                 groups = self._group(stripes, chooser, given_up, unproven)
@@ -173,8 +173,8 @@ class StripeParity:
         self,
         wanted: Sequence[tuple[Stripe, Sequence[Part]]],
         chooser: Chooser | None,
-        given_up: Masks,
-        unproven: Masks,
+        given_up: BandCells,
+        unproven: BandCells,
     ) -> Collection[BandGroup]:
         """Plan the bands of the *wanted* stripes; return them by plan and size."""
         member_set = self.member_set
@@ -246,7 +246,7 @@ class StripeParity:
         sums: Sums,
         groups: Collection[BandGroup],
         covers: Covers | None,
-        unproven: Masks,
+        unproven: BandCells,
     ) -> bool:
         """Enter the cells that *groups* read and nothing proves; return if another plan is due."""
         read = [
@@ -271,7 +271,7 @@ class StripeParity:
                     found = True
         return found
 
-    async def _give_up(self, error: _HopelessError, given_up: Masks) -> None:
+    async def _give_up(self, error: _HopelessError, given_up: BandCells) -> None:
         """List as lost what nothing gives back, so that the parity of the rest can be computed.
 
         It counts as zeros there, and becomes zeros with the record of the parity, as in

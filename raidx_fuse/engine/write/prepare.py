@@ -18,6 +18,7 @@ from raidx_fuse.engine.context import ArrayContext
 from raidx_fuse.layouts.codes.code import Unrecoverable
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe, cell_range
 from raidx_fuse.layouts.planning.stripe_plan import (
+    BandCells,
     BandPlan,
     Part,
     bands_of,
@@ -106,8 +107,6 @@ def split(context: ArrayContext, offset: int, at: int, length: int) -> list[Piec
 
 
 Covered = dict[CellIndex, list[tuple[int, int]]]  # cell -> byte ranges
-# (stripe, first byte, end byte) -> cells (a mask) of which nothing says that they are right there
-Unproven = dict[tuple[Stripe, int, int], int]
 
 
 class BandRead(NamedTuple):
@@ -155,7 +154,7 @@ def prepare(
     piece: Piece,
     view: memoryview,
     work: Work,
-    unproven: Unproven | None = None,
+    unproven: BandCells | None = None,
 ) -> None:
     """Add the reads, XORs and writes of *piece* to *work*. Raises UnrecoverableError.
 
@@ -221,7 +220,7 @@ def _write_absent(
 
 
 async def find_unproven(
-    context: ArrayContext, sums: Sums, bands: Sequence[BandRead], unproven: Unproven
+    context: ArrayContext, sums: Sums, bands: Sequence[BandRead], unproven: BandCells
 ) -> bool:
     """Enter what *bands* read and nothing proves; return whether another plan is due."""
     reads: list[MemberRead] = []
@@ -242,7 +241,7 @@ async def find_unproven(
 
 
 def doubted_places(
-    context: ArrayContext, bands: Sequence[BandRead], unproven: Unproven
+    context: ArrayContext, bands: Sequence[BandRead], unproven: BandCells
 ) -> Iterator[tuple[Role, int]]:
     """Yield (role, byte offset) of the pages that *bands* write of what nothing proves."""
     for band in bands if unproven else ():

@@ -30,7 +30,6 @@ from raidx_fuse.engine.write.full_stripe import FullStripeWrite, StripeEnd
 from raidx_fuse.engine.write.pending import complete, complete_locked
 from raidx_fuse.engine.write.prepare import (
     Piece,
-    Unproven,
     Work,
     doubted_places,
     find_unproven,
@@ -53,7 +52,7 @@ from raidx_fuse.errors import RaidxError
 from raidx_fuse.journal.group_commit import CommitBatch
 from raidx_fuse.laws import Law
 from raidx_fuse.layouts.numbers import CellIndex, Chunk, Role, Stripe
-from raidx_fuse.layouts.planning.stripe_plan import Part, bands_of
+from raidx_fuse.layouts.planning.stripe_plan import BandCells, Part, bands_of
 from raidx_fuse.members.base import ReadBuffer
 from raidx_fuse.store.buffers import ZEROS
 from raidx_fuse.store.cells import Cover
@@ -463,7 +462,7 @@ class Writer:
         """
         context = self.context
         member_set = context.member_set
-        unproven: Unproven = {}
+        unproven: BandCells = {}
         while True:
             epoch = member_set.role_epoch
             if member_set.lost:
@@ -502,7 +501,7 @@ class Writer:
                     combine(out, terms)
             return every, epoch
 
-    async def _is_unproven(self, every: Sequence[Work], unproven: Unproven) -> bool:
+    async def _is_unproven(self, every: Sequence[Work], unproven: BandCells) -> bool:
         """Enter what is to be read and nothing proves; return whether there is more of it.
 
         The parities that come from it get no sums.

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.contradictions import Unproven, unproven_pages
+from raidx_fuse.engine.contradictions import UnprovenPages, unproven_pages
 from raidx_fuse.engine.growth_position import PIGGYBACK, GrowthPosition
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.errors import MemberError
@@ -57,7 +57,7 @@ class Load:
     views: list[Any]
     parities: dict[Stripe, tuple[Any, Bytes]]
     arenas: list[Arena]
-    unproven: Unproven
+    unproven: UnprovenPages
 
 
 @dataclass(slots=True)

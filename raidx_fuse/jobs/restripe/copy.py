@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from raidx_fuse.engine.context import ArrayContext
-from raidx_fuse.engine.contradictions import Unproven, unproven_pages
+from raidx_fuse.engine.contradictions import UnprovenPages, unproven_pages
 from raidx_fuse.engine.read_cells import CellReader
 from raidx_fuse.layouts.numbers import CellIndex, Offset, Role, Stripe, cell_range
 from raidx_fuse.layouts.placements.views import View
@@ -62,7 +62,7 @@ class Copier:
         self._encode = encoder(target.code).run
         self._zeros: Bytes = np.frombuffer(ZEROS, dtype=np.uint8)[: context.chunk_bytes]
         self._arena = Arena(context.chunk_bytes)
-        self._unproven: Unproven = {}  # of the window
+        self._unproven: UnprovenPages = {}  # of the window
         self._used = 0
 
     async def prepare(self, window: Window) -> Prepared:
