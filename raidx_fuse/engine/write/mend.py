@@ -173,8 +173,9 @@ class Mender:
     async def _mend_by_returned(self, stripe: Stripe) -> list[Page]:
         """Mend what nothing gives back but members that are not rebuilt yet; return these pages.
 
-        A member that was absent may have what it had before. A page of it that fits its sum is
-        right; of another one, whatever fits when it is used. Raises MemberLostError.
+        A member that was absent may have the content from before. A page of it that fits its sum is
+        right. Other pages of it are used only to solve a page that has a sum, which must fit.
+        Raises MemberLostError.
         """
         context, member_set = self.context, self.context.member_set
         sums, overlay = member_set.sums, member_set.overlay
